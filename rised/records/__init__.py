@@ -1,0 +1,1 @@
+"""What is stored: record types, Parquet schemas, shards, manifests and the commit protocol."""

@@ -1,0 +1,348 @@
+"""Writing a run: steps that become visible by one rename, recovery after a kill, one writer at a time.
+
+A step's shards and state files are written first; then its manifest, with their hashes, is renamed into place. Until
+that rename the step does not exist, and ``recover`` removes what it left. Reading is in ``shards``.
+
+    with RunDirectory(path) as run:
+        run.recover()
+        with run.step(12, expected={"rollouts": 96}) as step:
+            step.write("rollouts", table)
+            step.write("tags", tags, judge="rules-v1")
+            step.write_state("optimiser.pt", data)
+            step.commit({"cursor": 7})
+        run.finish(last_step=60)
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rised.records.errors import RecordError
+from rised.records.faults import kill_point
+from rised.records.files import TEMPORARY_PREFIX, make_folder, sha256_of, sync_folder, write_bytes
+from rised.records.layout import (
+    CHECKPOINTS,
+    CONFIG,
+    COUNTED_KINDS,
+    DONE,
+    HEADER,
+    KIND_SCHEMAS,
+    LOCK,
+    MANIFESTS,
+    STATE,
+    STEP_FOLDERS,
+    parse_step,
+    shard_path,
+    step_name,
+)
+from rised.records.lock import WriterLock
+from rised.records.manifests import (
+    FileEntry,
+    Manifest,
+    ShardEntry,
+    committed_steps,
+    json_bytes,
+    manifest_path,
+    read_json,
+    read_manifest,
+    verify,
+)
+from rised.records.schemas import check_schema
+from rised.records.shards import write_shard
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What ``recover`` found: the last committed step (None: none) and the paths it removed, relative to the run."""
+
+    last_committed: int | None
+    removed: tuple[str, ...]
+
+
+class RunDirectory:
+    """The one writer of a run directory.
+
+    ``keep_states``: for how many of the latest committed steps the files under ``state/`` are kept (at least 1).
+    Everything it removes lies in the step folders of :mod:`rised.records.layout`, below this directory.
+    """
+
+    def __init__(self, path: Path | str, keep_states: int = 1) -> None:
+        if keep_states < 1:
+            raise RecordError(f"keep_states is {keep_states}: the last committed step's state is always kept")
+        self.path = Path(path)
+        self.keep_states = keep_states
+        self._recovered = False
+        self._open_step: Step | None = None
+        self._lock = WriterLock(self.path / LOCK)
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another writer in."""
+        self._lock.release()
+
+    def write_config(self, text: str) -> None:
+        """Save the resolved configuration (``config.yaml``)."""
+        write_bytes(self.path / CONFIG, text.encode())
+
+    def write_header(self, header: Mapping[str, Any]) -> None:
+        """Save ``manifest.json``: versions and hashes of all that the result depends on.
+
+        A resumed run must bring the same header; the first differing entry is named otherwise.
+        """
+        document = {"format": "rised.run", "version": 1, **header}
+        data = json_bytes(document, "the run's header")
+        target = self.path / HEADER
+        if target.exists():
+            if target.read_bytes() == data:
+                return
+            found = read_json(target, "rised.run", 1)
+            key = next(k for k in sorted({*found, *document}) if found.get(k) != document.get(k))
+            raise RecordError(
+                f"{target}: {key!r} was {found.get(key)!r} when the run began and is {document.get(key)!r} now. "
+                "Go on with what it began with, or start a new run in another folder."
+            )
+        write_bytes(target, data)
+
+    def last_committed(self) -> int | None:
+        """The latest visible step, None before the first."""
+        steps = self.committed_steps()
+        return steps[-1] if steps else None
+
+    def committed_steps(self) -> list[int]:
+        """Visible steps in ascending order."""
+        return committed_steps(self.path)
+
+    def manifest(self, step: int) -> Manifest:
+        """Manifest of a committed step."""
+        return read_manifest(manifest_path(self.path, step))
+
+    def state_file(self, name: str) -> Path:
+        """Path of a state file of the last committed step, for resuming."""
+        last = self.last_committed()
+        if last is None:
+            raise RecordError(f"{self.path} has no committed step, so there is no state to resume from")
+        relative = f"{STATE}/{step_name(last)}/{name}"
+        if all(entry.path != relative for entry in self.manifest(last).state):
+            raise RecordError(f"{manifest_path(self.path, last)} names no state file {name!r}")
+        return self.path / relative
+
+    def recover(self) -> Recovery:
+        """Remove what an interrupted step left and verify the last committed step's files by their hashes.
+
+        Call it once after opening, before anything of a new step is written. It removes temporaries, step folders
+        after the last committed step, and state that newer commits made useless; nothing that the last manifest names.
+        """
+        last = self.last_committed()
+        if last is not None:
+            manifest = self.manifest(last)
+            for entry in manifest.files:
+                verify(self.path, entry, str(manifest_path(self.path, last)))
+        removed = [self._remove(path) for path in self._leftovers(last)]
+        removed += self._prune_states()
+        self._recovered = True
+        return Recovery(last, tuple(removed))
+
+    def step(self, number: int, expected: Mapping[str, int] | None = None) -> Step:
+        """Begin a step. ``expected``: kind -> number of rows that the step's plan demands."""
+        if not self._recovered:
+            raise RecordError(f"call recover() on {self.path} before the first step")
+        if self._open_step is not None:
+            raise RecordError(f"step {self._open_step.number} of {self.path} is still open")
+        if (self.path / DONE).exists():
+            raise RecordError(f"{self.path} is finished. To extend the run, remove {self.path / DONE} first.")
+        last = self.last_committed()
+        if last is not None and number <= last:
+            raise RecordError(f"step {number} cannot be written again: {self.path} is committed up to step {last}")
+        self._open_step = Step(self, number, expected or {})
+        return self._open_step
+
+    def finish(self, last_step: int) -> None:
+        """Write DONE, after checking that every step from the first committed one to ``last_step`` is there."""
+        steps = self.committed_steps()
+        if not steps or steps != list(range(steps[0], last_step + 1)):
+            have = f"{steps[0]} to {steps[-1]}, {len(steps)} in all" if steps else "none"
+            raise RecordError(f"{self.path} is not finished: it should end at step {last_step}, committed are {have}")
+        self._prune_states()
+        data = json_bytes({"first_step": steps[0], "last_step": last_step}, DONE)
+        if not (self.path / DONE).exists() or (self.path / DONE).read_bytes() != data:
+            write_bytes(self.path / DONE, data)
+
+    def _leftovers(self, last: int | None) -> Iterator[Path]:
+        """Temporaries, and step folders after ``last``. Symbolic links are neither followed nor removed."""
+        yield from sorted(self.path.glob(f"{TEMPORARY_PREFIX}*"))
+        yield from sorted((self.path / MANIFESTS).glob(f"{TEMPORARY_PREFIX}*"))
+        for top in STEP_FOLDERS:
+            folder = self.path / top
+            if folder.is_symlink() or not folder.is_dir():
+                continue
+            for step_folder in sorted([*folder.glob("step-*"), *folder.glob("judge-*/step-*")]):
+                number = parse_step(step_folder.name)
+                if number is None or not step_folder.is_dir() or step_folder.is_symlink():
+                    continue
+                if last is None or number > last:
+                    yield step_folder
+                else:
+                    yield from sorted(step_folder.rglob(f"{TEMPORARY_PREFIX}*"))
+
+    def _prune_states(self) -> list[str]:
+        kept = self.committed_steps()[-self.keep_states :]
+        folder = self.path / STATE
+        if folder.is_symlink() or not folder.is_dir():
+            return []
+        last = kept[-1] if kept else -1
+        numbered = [(parse_step(path.name), path) for path in sorted(folder.iterdir()) if not path.is_symlink()]
+        old = [path for number, path in numbered if number is not None and number <= last and number not in kept]
+        return [self._remove(path) for path in old]
+
+    def _remove(self, path: Path) -> str:
+        """Remove a file or folder; a judge's or kind's folder that is left empty goes too."""
+        kill_point(f"remove {path.name}")
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+        parent = path.parent
+        while parent != self.path and not any(parent.iterdir()):
+            parent.rmdir()
+            parent = parent.parent
+        kill_point(f"removed {path.name}")
+        return path.relative_to(self.path).as_posix()
+
+
+class Step:
+    """One step in the making; leave the ``with`` block only after :meth:`commit`.
+
+    An exception inside the block removes the step's files, as ``recover`` would.
+    """
+
+    def __init__(self, run: RunDirectory, number: int, expected: Mapping[str, int]) -> None:
+        step_name(number)
+        self.number = number
+        self._run = run
+        self._expected: dict[str, int] = {}
+        self._shards: list[ShardEntry] = []
+        self._state: list[FileEntry] = []
+        self._rollout_ids: dict[str, list[pa.ChunkedArray]] = {}
+        self._committed = False
+        for kind, rows in expected.items():
+            self.expect(kind, rows)
+
+    def __enter__(self) -> Step:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._run._open_step = None
+        if self._committed:
+            return
+        for path in list(self._run._leftovers(self._run.last_committed())):
+            self._run._remove(path)
+        if error is None:
+            raise RecordError(f"step {self.number} of {self._run.path} was left without a commit and removed")
+
+    def expect(self, kind: str, rows: int) -> None:
+        """State how many rows of a kind the step must hold at its commit."""
+        if kind not in KIND_SCHEMAS:
+            raise RecordError(f"unknown kind of record {kind!r}: one of {', '.join(KIND_SCHEMAS)}")
+        self._expected[kind] = rows
+
+    def write(self, kind: str, table: pa.Table, judge: str | None = None) -> Path:
+        """Write one shard of a kind (tags: of one judge); a second call with the same kind adds a part."""
+        part = sum(shard.kind == kind and shard.judge == judge for shard in self._shards)
+        relative = shard_path(kind, self.number, judge, part)
+        check_schema(table.schema, KIND_SCHEMAS[kind], f"the table for {relative}")
+        self._check_rows(kind, table, relative, judge)
+        written = write_shard(self._run.path / relative, table)
+        self._shards.append(ShardEntry(relative, written.byte_count, written.sha256, kind, table.num_rows, judge))
+        return written.path
+
+    def _check_rows(self, kind: str, table: pa.Table, relative: str, judge: str | None) -> None:
+        if "step" in table.column_names and not pc.all(pc.equal(table["step"], self.number)).as_py() and table.num_rows:
+            raise RecordError(f"the table for {relative} has rows of other steps than {self.number}")
+        if judge is not None and table.num_rows and pc.unique(table["judge"]).to_pylist() != [judge]:
+            raise RecordError(f"the table for {relative} has tags of other judges than {judge!r}")
+        if kind in COUNTED_KINDS:
+            self._rollout_ids.setdefault(kind, []).append(table["rollout_id"])
+
+    def folder(self, checkpoint: bool = False) -> Path:
+        """The step's folder for resume state, or for weights that stay; created if needed.
+
+        Files put there by others (a learner's own saver) are made part of the step by :meth:`add_files`.
+        """
+        folder = self._run.path / (CHECKPOINTS if checkpoint else STATE) / step_name(self.number)
+        make_folder(folder)
+        return folder
+
+    def write_state(self, name: str, data: bytes, checkpoint: bool = False) -> Path:
+        """Write a state file (or, with ``checkpoint``, one of weights that stay) and make it part of the step."""
+        written = write_bytes(self.folder(checkpoint) / name, data)
+        relative = written.path.relative_to(self._run.path).as_posix()
+        self._state.append(FileEntry(relative, written.byte_count, written.sha256))
+        return written.path
+
+    def add_file(self, relative: str) -> None:
+        """Make a file that is already on disk (path relative to the run) part of the step; it is synced and hashed."""
+        path = self._run.path / relative
+        inside = relative.split("/")[:2] in ([STATE, step_name(self.number)], [CHECKPOINTS, step_name(self.number)])
+        if not inside or ".." in relative.split("/"):
+            raise RecordError(f"{relative} does not lie in the state or checkpoint folder of step {self.number}")
+        try:
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
+            sync_folder(path.parent)
+            self._state.append(FileEntry(relative, path.stat().st_size, sha256_of(path)))
+        except OSError as error:
+            raise RecordError(f"cannot add {path} to step {self.number}: {error.strerror or error}") from error
+
+    def add_files(self, checkpoint: bool = False) -> None:
+        """Make every file in :meth:`folder` that is not yet part of the step so."""
+        known = {entry.path for entry in self._state}
+        for path in sorted(self.folder(checkpoint).rglob("*")):
+            relative = path.relative_to(self._run.path).as_posix()
+            if path.is_file() and relative not in known and not path.name.startswith(TEMPORARY_PREFIX):
+                self.add_file(relative)
+
+    def commit(self, extra: Mapping[str, Any] | None = None) -> Manifest:
+        """Check the step against its plan and make it visible. ``extra`` is stored in the manifest as JSON."""
+        if self._committed:
+            raise RecordError(f"step {self.number} is committed twice")
+        self._check_plan()
+        manifest = Manifest(
+            self.number, tuple(self._shards), tuple(self._state), dict(sorted(self._expected.items())), extra or {}
+        )
+        write_bytes(manifest_path(self._run.path, self.number), manifest.to_bytes())
+        self._committed = True
+        self._run._prune_states()
+        return manifest
+
+    def _check_plan(self) -> None:
+        counts = {kind: 0 for kind in self._expected}
+        for shard in self._shards:
+            counts[shard.kind] = counts.get(shard.kind, 0) + shard.row_count
+        for kind, count in counts.items():
+            if kind in COUNTED_KINDS and kind not in self._expected:
+                raise RecordError(f"step {self.number} holds {kind}, but its plan does not say how many there must be")
+            if kind in self._expected and count != self._expected[kind]:
+                raise RecordError(
+                    f"step {self.number} of {self._run.path} is not complete: {count:,} rows of {kind}, the plan says "
+                    f"{self._expected[kind]:,}. Nothing was committed; a worker's episodes may be missing. "
+                    "Start the same command again to repeat the step."
+                )
+        for kind, chunks in self._rollout_ids.items():
+            ids = pa.chunked_array([chunk for column in chunks for chunk in column.chunks], type=pa.string())
+            if len(pc.unique(ids)) != len(ids):
+                twice = next(entry["values"] for entry in pc.value_counts(ids).to_pylist() if entry["counts"] > 1)
+                raise RecordError(f"step {self.number}: rollout {twice!r} appears more than once among its {kind}")

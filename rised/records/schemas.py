@@ -1,0 +1,346 @@
+"""Arrow schemas of everything stored, and the conversion between records and tables.
+
+Each schema carries its name and version in its metadata; reading checks both. What a record means is in ``types``;
+how tables become files is in ``shards``. Tasks travel as plain dictionaries, because the class ``Task`` belongs to
+the environments, which are above this room.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from rised.records.errors import RecordError
+from rised.records.types import Metric, Rollout, Selection, StopReason, Tag, TagState, TagStatus, Timing, Turn
+
+NAME_KEY = b"rised.schema"
+VERSION_KEY = b"rised.schema_version"
+
+Record = Rollout | Tag | Selection | Metric | Timing | Mapping[str, Any]
+
+
+def _field(name: str, kind: pa.DataType, nullable: bool = False) -> pa.Field:
+    return pa.field(name, kind, nullable=nullable)
+
+
+def _list(item: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", item, nullable=False))
+
+
+def _schema(name: str, version: int, fields: list[pa.Field]) -> pa.Schema:
+    return pa.schema(fields, metadata={NAME_KEY: name.encode(), VERSION_KEY: str(version).encode()})
+
+
+_TEXT, _INT, _BOOL, _REAL = pa.string(), pa.int64(), pa.bool_(), pa.float64()
+_MESSAGE = pa.struct([_field("role", _TEXT), _field("content", _TEXT)])
+_TURN = pa.struct(
+    [
+        _field("observation", _TEXT),
+        _field("action_raw", _TEXT),
+        _field("action_mapped", _TEXT),
+        _field("action_valid", _BOOL),
+        _field("action_start", pa.int32()),
+        _field("action_end", pa.int32()),
+        _field("truncated", _BOOL),
+        _field("info", _TEXT),
+    ]
+)
+
+SCHEMAS: dict[str, pa.Schema] = {
+    "tasks": _schema(
+        "tasks",
+        1,
+        [
+            _field("environment", _TEXT),
+            _field("split", _TEXT),
+            _field("task_id", _TEXT),
+            _field("seed", _INT),
+            _field("payload", _TEXT),
+            _field("content_hash", _TEXT),
+        ],
+    ),
+    "rollouts": _schema(
+        "rollouts",
+        1,
+        [
+            _field("rollout_id", _TEXT),
+            _field("run", _TEXT),
+            _field("step", _INT),
+            _field("weight_version", _INT),
+            _field("split", _TEXT),
+            _field("environment", _TEXT),
+            _field("task_id", _TEXT),
+            _field("group_id", _TEXT),
+            _field("rollout_index", _INT),
+            _field("seed", _INT),
+            _field("system_prompt", _TEXT),
+            _field("steering_rubrics", _list(_TEXT)),
+            _field("steering_text", _TEXT),
+            _field("steering_text_hash", _TEXT),
+            _field("messages", _list(_MESSAGE)),
+            _field("turns", _list(_TURN)),
+            _field("final_observation", _TEXT),
+            _field("token_ids", _list(pa.int32())),
+            _field("policy_mask", _list(_BOOL)),
+            _field("logprobs", _list(_REAL)),
+            _field("turn_count", _INT),
+            _field("token_count", _INT),
+            _field("reward", _REAL, nullable=True),
+            _field("reward_valid", _BOOL),
+            _field("success", _BOOL, nullable=True),
+            _field("stop_reason", _TEXT),
+        ],
+    ),
+    "tags": _schema(
+        "tags",
+        1,
+        [
+            _field("rollout_id", _TEXT),
+            _field("rubric_id", _TEXT),
+            _field("state", _TEXT, nullable=True),
+            _field("evidence_turn", pa.int32(), nullable=True),
+            _field("judge", _TEXT),
+            _field("status", _TEXT),
+            _field("reason", _TEXT),
+            _field("cached", _BOOL),
+        ],
+    ),
+    "selections": _schema(
+        "selections",
+        1,
+        [
+            _field("step", _INT),
+            _field("group_id", _TEXT),
+            _field("environment", _TEXT),
+            _field("selected", _BOOL),
+            _field("order", pa.int32(), nullable=True),
+            _field("similarity", _REAL, nullable=True),
+            _field("redundancy", _REAL, nullable=True),
+            _field("score", _REAL, nullable=True),
+        ],
+    ),
+    "metrics": _schema(
+        "metrics",
+        1,
+        [_field("step", _INT), _field("name", _TEXT), _field("value", _REAL, nullable=True), _field("unit", _TEXT)],
+    ),
+    "timings": _schema(
+        "timings",
+        1,
+        [
+            _field("step", _INT),
+            _field("name", _TEXT),
+            _field("value", _REAL),
+            _field("unit", _TEXT),
+            _field("subject", _TEXT),
+        ],
+    ),
+}
+
+_TEXTS = {"system_prompt", "steering_text", "messages", "turns", "final_observation"}
+_BULKY = _TEXTS | {"token_ids", "policy_mask", "logprobs"}
+SCHEMAS["episodes"] = _schema("episodes", 1, [field for field in SCHEMAS["rollouts"] if field.name not in _BULKY])
+"""Rollouts without what was said: what the analysis reads, and what a compacted run keeps of them."""
+
+TASK_FIELDS = tuple(SCHEMAS["tasks"].names)
+
+
+def schema_of(name: str) -> pa.Schema:
+    """The current schema of that name; :class:`RecordError` names the known ones."""
+    try:
+        return SCHEMAS[name]
+    except KeyError:
+        raise RecordError(f"unknown schema {name!r}: one of {', '.join(SCHEMAS)}") from None
+
+
+def check_schema(found: pa.Schema, expected: str | None, source: str) -> str:
+    """Return the schema's name, or say why ``source`` cannot be read as ``expected`` (None: as any of ours)."""
+    metadata = found.metadata or {}
+    if NAME_KEY not in metadata or VERSION_KEY not in metadata:
+        raise RecordError(
+            f"{source} is not a shard of this program: its schema has no {NAME_KEY.decode()!r} entry "
+            f"(columns: {', '.join(found.names[:8]) or 'none'}). Check the path, "
+            "or write it anew with the stage that makes it."
+        )
+    name, version = metadata[NAME_KEY].decode(errors="replace"), metadata[VERSION_KEY].decode(errors="replace")
+    if expected is not None and name != expected:
+        raise RecordError(f"{source} holds {name!r}, expected {expected!r}. Check the path.")
+    current = schema_of(name)
+    wanted = current.metadata[VERSION_KEY].decode()
+    if version != wanted:
+        raise RecordError(
+            f"{source} has schema {name!r} version {version}, this code reads version {wanted}. "
+            "Read it with the version of the code that wrote it, or run the stage that makes it again."
+        )
+    if not found.equals(current, check_metadata=False):
+        raise RecordError(f"{source} claims schema {name!r} version {version}, but {_difference(found, current)}.")
+    return name
+
+
+def _difference(found: pa.Schema, wanted: pa.Schema) -> str:
+    missing = [name for name in wanted.names if name not in found.names]
+    surplus = [name for name in found.names if name not in wanted.names]
+    if missing or surplus:
+        return f"columns are missing ({', '.join(missing) or 'none'}) or unknown ({', '.join(surplus) or 'none'})"
+    for field in wanted:
+        other = found.field(field.name)
+        if other.type != field.type or other.nullable != field.nullable:
+            return f"column {field.name!r} is {other.type}, expected {field.type}"
+    return "its columns stand in another order"
+
+
+def _json(value: Any, where: str) -> str:
+    try:
+        return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"{where} cannot be stored as JSON: {error}. Use text, finite numbers, lists.") from None
+
+
+def _check_rollout(rollout: Rollout) -> None:
+    problem = None
+    if len(rollout.token_ids) != len(rollout.policy_mask):
+        problem = f"{len(rollout.token_ids)} token_ids but {len(rollout.policy_mask)} entries of policy_mask"
+    elif len(rollout.logprobs) != sum(rollout.policy_mask):
+        problem = f"{len(rollout.logprobs)} logprobs for {sum(rollout.policy_mask)} policy tokens"
+    elif rollout.reward_valid != (rollout.reward is not None):
+        problem = f"reward_valid is {rollout.reward_valid} but reward is {rollout.reward}"
+    elif rollout.reward is not None and not math.isfinite(rollout.reward):
+        problem = f"reward is {rollout.reward}"
+    if problem:
+        raise RecordError(f"rollout {rollout.rollout_id!r}: {problem}")
+
+
+def _rollout_row(rollout: Rollout) -> dict[str, Any]:
+    _check_rollout(rollout)
+    row = {name: getattr(rollout, name) for name in Rollout.__slots__}
+    row["turns"] = [
+        {name: getattr(turn, name) for name in Turn.__slots__}
+        | {"info": _json(turn.info, f"info of turn {index} of rollout {rollout.rollout_id!r}")}
+        for index, turn in enumerate(rollout.turns)
+    ]
+    row["messages"] = rollout.messages
+    row["stop_reason"] = StopReason(rollout.stop_reason).value
+    row["turn_count"], row["token_count"] = len(rollout.turns), len(rollout.token_ids)
+    return row
+
+
+def _rollout(row: dict[str, Any]) -> Rollout:
+    for derived in ("messages", "turn_count", "token_count"):
+        del row[derived]
+    row["turns"] = tuple(Turn(**turn | {"info": json.loads(turn["info"])}) for turn in row["turns"])
+    for name in ("steering_rubrics", "token_ids", "policy_mask", "logprobs"):
+        row[name] = tuple(row[name])
+    row["stop_reason"] = StopReason(row["stop_reason"])
+    return Rollout(**row)
+
+
+def _tag_row(tag: Tag) -> dict[str, Any]:
+    if (tag.state is None) == (tag.status == TagStatus.OK):
+        raise RecordError(
+            f"tag {tag.rubric_id!r} of rollout {tag.rollout_id!r}: status {tag.status!s} with state {tag.state!s}; "
+            "a state is given exactly when the status is ok"
+        )
+    row = {name: getattr(tag, name) for name in Tag.__slots__}
+    row["state"] = None if tag.state is None else TagState(tag.state).value
+    row["status"] = TagStatus(tag.status).value
+    return row
+
+
+def _tag(row: dict[str, Any]) -> Tag:
+    row["state"] = None if row["state"] is None else TagState(row["state"])
+    row["status"] = TagStatus(row["status"])
+    return Tag(**row)
+
+
+def _selection_row(selection: Selection) -> dict[str, Any]:
+    if selection.selected != (selection.order is not None):
+        raise RecordError(
+            f"selection of group {selection.group_id!r} in step {selection.step}: selected is {selection.selected} "
+            f"but order is {selection.order}; a group has an order exactly when it is selected"
+        )
+    return {name: getattr(selection, name) for name in Selection.__slots__}
+
+
+def _measure_row(record: Metric | Timing) -> dict[str, Any]:
+    if record.value is not None and not math.isfinite(record.value):
+        raise RecordError(f"{record.name!r} of step {record.step} is {record.value}: an undefined metric is None")
+    return {name: getattr(record, name) for name in type(record).__slots__}
+
+
+def _task_row(task: Mapping[str, Any]) -> dict[str, Any]:
+    missing = [name for name in TASK_FIELDS if name not in task]
+    surplus = [name for name in task if name not in TASK_FIELDS]
+    if missing or surplus:
+        raise RecordError(
+            f"task {task.get('task_id', '(no task_id)')!r}: missing fields {missing}, unknown fields {surplus}; "
+            f"a task has {', '.join(TASK_FIELDS)}"
+        )
+    return dict(task) | {"payload": _json(task["payload"], f"payload of task {task['task_id']!r}")}
+
+
+def _task(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"payload": json.loads(row["payload"])}
+
+
+class _Conversion(NamedTuple):
+    record_type: type
+    to_row: Callable[[Any], dict[str, Any]]
+    from_row: Callable[[dict[str, Any]], Any]
+
+
+_CONVERSIONS: dict[str, _Conversion] = {
+    "rollouts": _Conversion(Rollout, _rollout_row, _rollout),
+    "tags": _Conversion(Tag, _tag_row, _tag),
+    "selections": _Conversion(Selection, _selection_row, lambda row: Selection(**row)),
+    "metrics": _Conversion(Metric, _measure_row, lambda row: Metric(**row)),
+    "timings": _Conversion(Timing, _measure_row, lambda row: Timing(**row)),
+    "tasks": _Conversion(Mapping, _task_row, _task),
+}
+
+
+def to_table(records: Sequence[Record], schema: str | None = None) -> pa.Table:
+    """Table of records of one type. ``schema`` names the type where ``records`` is empty.
+
+    Tasks are dictionaries with the fields ``TASK_FIELDS``; their payload is any JSON-serialisable dictionary.
+    """
+    if schema is None:
+        schema = _schema_for(records)
+    wanted = schema_of(schema)
+    if schema not in _CONVERSIONS:
+        raise RecordError(f"tables of {schema!r} are made by compaction only")
+    conversion = _CONVERSIONS[schema]
+    for record in records:
+        if not isinstance(record, conversion.record_type):
+            raise RecordError(f"a {type(record).__name__} cannot be stored among {schema}")
+    rows = [conversion.to_row(record) for record in records]
+    columns = []
+    for field in wanted:
+        try:
+            columns.append(pa.array([row[field.name] for row in rows], type=field.type))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise RecordError(f"column {field.name!r} of {schema} cannot be stored as {field.type}: {error}") from error
+        if not field.nullable and columns[-1].null_count:
+            raise RecordError(f"column {field.name!r} of {schema} is None in a record, but must have a value")
+    return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def _schema_for(records: Sequence[Record]) -> str:
+    if not records:
+        raise RecordError("no records given: name the schema, for example to_table([], 'tags')")
+    for name, conversion in _CONVERSIONS.items():
+        if isinstance(records[0], conversion.record_type):
+            return name
+    raise RecordError(f"a {type(records[0]).__name__} is no record: see rised.records.types")
+
+
+def from_table(table: pa.Table, source: str = "the table") -> list[Any]:
+    """Records of a table with all columns of its schema; the schema's metadata says of which type."""
+    name = check_schema(table.schema, None, source)
+    if name not in _CONVERSIONS:
+        raise RecordError(f"{source} holds {name!r}: a part of the columns, from which no record can be made")
+    from_row = _CONVERSIONS[name].from_row
+    return [from_row(row) for row in table.to_pylist()]

@@ -1,0 +1,226 @@
+"""Parquet shards: written atomically, read with their schema checked, scanned over the steps of a run.
+
+The reader follows manifests and so never sees a step in the making. Who writes which shard, and when a step counts
+as done, is in ``commit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from rised.records.errors import RecordError
+from rised.records.files import WrittenFile, write_bytes
+from rised.records.layout import COMPACTED, CONFIG, DONE, HEADER, KIND_SCHEMAS
+from rised.records.manifests import (
+    Manifest,
+    ShardEntry,
+    check_size,
+    committed_steps,
+    manifest_path,
+    read_json,
+    read_manifest,
+    verify,
+)
+from rised.records.schemas import check_schema, schema_of
+
+COMPACTED_FORMAT = "rised.compacted"
+COMPACTED_VERSION = 1
+
+_REAL_LISTS = {"rollouts": ["logprobs.list.element"]}
+"""Columns of float32 numbers kept as float64: split by bytes, their zero halves compress to nothing."""
+
+
+def encode(table: pa.Table) -> pa.Buffer:
+    """Parquet bytes of a table with one of our schemas; equal tables give equal bytes (no times, no paths)."""
+    name = check_schema(table.schema, None, "the table to write")
+    split = _REAL_LISTS.get(name, [])
+    numbers = {"seed", "token_ids.list.element", *split}
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table.combine_chunks(),
+        sink,
+        compression="zstd",
+        compression_level=3,
+        use_dictionary=[leaf for leaf in _leaves(table.schema) if leaf not in numbers],
+        column_encoding=dict.fromkeys(split, "BYTE_STREAM_SPLIT") or None,
+        row_group_size=1 << 17,
+        store_schema=True,
+    )
+    return sink.getvalue()
+
+
+def _leaves(schema: pa.Schema) -> list[str]:
+    """Parquet paths of all leaf columns."""
+
+    def walk(path: str, kind: pa.DataType) -> Iterable[str]:
+        if pa.types.is_list(kind):
+            yield from walk(f"{path}.list.element", kind.value_type)
+        elif pa.types.is_struct(kind):
+            for field in kind:
+                yield from walk(f"{path}.{field.name}", field.type)
+        else:
+            yield path
+
+    return [leaf for field in schema for leaf in walk(field.name, field.type)]
+
+
+def write_shard(path: Path | str, table: pa.Table) -> WrittenFile:
+    """Write a table atomically and return size and hash; see :func:`rised.records.files.write_bytes` for errors."""
+    return write_bytes(Path(path), memoryview(encode(table)))
+
+
+def read_shard(path: Path | str, schema: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read one shard. ``schema`` is the name it must have (None: any of ours), ``columns`` a subset to read."""
+    path = Path(path)
+    name = check_file(path, schema)
+    _check_columns(name, columns)
+    try:
+        return pq.ParquetFile(path).read(columns=None if columns is None else list(columns))
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
+def check_file(path: Path, schema: str | None) -> str:
+    """Check a shard's footer and schema without reading its data; returns the schema's name."""
+    try:
+        found = pq.read_schema(path)
+    except FileNotFoundError:
+        raise RecordError(f"{path} does not exist. Run the stage that writes it, or check the path.") from None
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from error
+    return check_schema(found, schema, str(path))
+
+
+def _unreadable(path: Path | str, error: Exception) -> RecordError:
+    return RecordError(
+        f"{path} cannot be read as Parquet: {' '.join(str(error).split())[:200]}. It is truncated or not a shard; "
+        "restore it from a copy, or remove it and run the stage that writes it again."
+    )
+
+
+def _check_columns(schema: str, columns: Sequence[str] | None) -> None:
+    known = schema_of(schema).names
+    unknown = [name for name in columns or () if name not in known]
+    if unknown:
+        raise RecordError(f"{schema} have no column {', '.join(map(repr, unknown))}; there are {', '.join(known)}")
+
+
+class RunReader:
+    """Reads the committed steps of a run directory, or of its compacted form (one file per kind)."""
+
+    def __init__(self, run_dir: Path | str) -> None:
+        self.path = Path(run_dir)
+        if not self.path.is_dir():
+            raise RecordError(f"there is no run directory {self.path}")
+        self._manifests: dict[int, Manifest] = {}
+        compacted = self.path / COMPACTED
+        self._compacted: dict[str, Any] | None = None
+        if compacted.exists():
+            self._compacted = read_json(compacted, COMPACTED_FORMAT, COMPACTED_VERSION)
+
+    @property
+    def done(self) -> bool:
+        """Whether the run was finished."""
+        return (self.path / DONE).exists()
+
+    def header(self) -> dict[str, Any]:
+        """The run's ``manifest.json``: versions and hashes that its stage recorded."""
+        return read_json(self.path / HEADER, "rised.run", 1)
+
+    def config_text(self) -> str:
+        """The resolved configuration as it was saved with the run."""
+        try:
+            return (self.path / CONFIG).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise RecordError(f"{self.path} has no {CONFIG}: it is not a run directory, or was never started") from None
+
+    def steps(self) -> list[int]:
+        """Committed steps in ascending order."""
+        if self._compacted is not None:
+            return list(self._compacted["steps"])
+        return committed_steps(self.path)
+
+    def manifest(self, step: int) -> Manifest:
+        """Manifest of a committed step (not of a compacted run, which has one for all)."""
+        if step not in self._manifests:
+            self._manifests[step] = read_manifest(manifest_path(self.path, step))
+        return self._manifests[step]
+
+    def shards(self, kind: str, steps: Iterable[int] | None = None, judge: str | None = None) -> list[ShardEntry]:
+        """Shards of one kind in the order of steps."""
+        if kind not in KIND_SCHEMAS:
+            raise RecordError(f"unknown kind of record {kind!r}: one of {', '.join(KIND_SCHEMAS)}")
+        if self._compacted is not None:
+            return [ShardEntry(**entry) for entry in self._compacted["shards"] if entry["kind"] == kind]
+        chosen = self.steps() if steps is None else sorted(set(steps))
+        found = [shard for step in chosen for shard in self.manifest(step).shards_of(kind)]
+        return [shard for shard in found if judge is None or shard.judge == judge]
+
+    def scan(
+        self,
+        kind: str,
+        columns: Sequence[str] | None = None,
+        filter: ds.Expression | None = None,
+        *,
+        steps: Iterable[int] | None = None,
+        judge: str | None = None,
+        check_hashes: bool = False,
+    ) -> pa.Table:
+        """All rows of one kind, in the order of steps; an empty table where the run has none.
+
+        ``filter`` is a ``pyarrow.compute`` expression over any column. ``steps`` and ``judge`` leave out shards
+        before they are opened; in a compacted run they become filters. ``check_hashes`` reads every byte against
+        the manifest; else sizes, footers and schemas are checked.
+        """
+        schema = KIND_SCHEMAS.get(kind, "")
+        chosen = None if steps is None else sorted(set(steps))
+        shards = self.shards(kind, chosen, judge)
+        _check_columns(schema, columns)
+        for shard in shards:
+            path = check_size(self.path, shard, "the manifest")
+            if check_hashes:
+                verify(self.path, shard, "the manifest")
+            stored = check_file(path, None if self._compacted is not None else schema)
+        if self._compacted is not None:
+            schema = stored if shards else schema
+            self._check_kept(kind, schema, columns)
+            filter = self._narrow(schema, filter, chosen, judge)
+        wanted = schema_of(schema)
+        paths = [str(self.path / shard.path) for shard in shards]
+        if not paths:
+            return wanted.empty_table().select(list(columns) if columns is not None else wanted.names)
+        try:
+            dataset = ds.dataset(paths, schema=wanted, format="parquet")
+            return dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(f"a {kind} shard below {self.path}", error) from error
+
+    @staticmethod
+    def _check_kept(kind: str, stored: str, columns: Sequence[str] | None) -> None:
+        left_out = [name for name in columns or () if name not in schema_of(stored).names]
+        if left_out:
+            raise RecordError(f"this compacted run keeps no {', '.join(left_out)} of its {kind}; the full run has them")
+
+    @staticmethod
+    def _narrow(
+        schema: str, filter: ds.Expression | None, steps: Sequence[int] | None, judge: str | None
+    ) -> ds.Expression | None:
+        if steps is not None:
+            if "step" not in schema_of(schema).names:
+                raise RecordError(f"{schema} of a compacted run cannot be chosen by step: join them on rollout_id")
+            chosen = ds.field("step").isin(list(steps))
+            filter = chosen if filter is None else filter & chosen
+        if judge is not None and "judge" in schema_of(schema).names:
+            same = ds.field("judge") == judge
+            filter = same if filter is None else filter & same
+        return filter
+
+    def metrics(self) -> pa.Table:
+        """All metrics: columns step, name, value, unit."""
+        return self.scan("metrics")

@@ -1,0 +1,160 @@
+"""The nouns that stages hand to each other: rollouts, tags, selections, metrics.
+
+Plain data, no behaviour beyond derived properties. How they become Parquet is in ``schemas``; who makes them
+(episode loop, judges, selectors) lives above. Apart from this file nothing decides what a rollout is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class StopReason(StrEnum):
+    """Why an episode ended. Every rollout has exactly one."""
+
+    ENVIRONMENT_DONE = "environment_done"
+    """The environment ended the episode itself: goal reached, item bought, answer given."""
+    REPEATED_OUTPUT = "repeated_output"
+    """The environment's own rule against loops ended it (AgentBench: three equal outputs in a row)."""
+    INVALID_FORMAT = "invalid_format"
+    """The reply could not be read as an action and the environment's protocol ends the episode then."""
+    TURN_LIMIT = "turn_limit"
+    """The configured number of turns was used up."""
+    EPISODE_TOKEN_LIMIT = "episode_token_limit"
+    """The next observation or reply would not fit in the episode's token budget."""
+    ENVIRONMENT_ERROR = "environment_error"
+    """The environment failed repeatedly; the rollout has no valid reward and is never scored."""
+    PREFIX_VIOLATION = "prefix_violation"
+    """A turn did not extend the tokens before it; the rollout has no valid reward."""
+
+
+class TagState(StrEnum):
+    """What a judge says of one rubric in one rollout."""
+
+    DEMONSTRATES = "demonstrates"
+    VIOLATES = "violates"
+    ABSENT = "absent"
+
+
+class TagStatus(StrEnum):
+    """Whether the judge gave a readable verdict; everything but ``ok`` contributes no state."""
+
+    OK = "ok"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One observation and the policy's reply to it.
+
+    ``action_start``/``action_end`` is the half-open span of the reply's tokens in the rollout's ``token_ids``
+    (the sampled end-of-turn token included). ``truncated``: the reply hit the limit of tokens per turn.
+    ``info`` is the environment's log of this turn (JSON-serialisable), the ground truth that detectors read.
+    """
+
+    observation: str
+    action_raw: str
+    action_mapped: str
+    action_valid: bool
+    action_start: int
+    action_end: int
+    truncated: bool
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One episode as the policy lived it. Token ids are the sampled ones, never re-encoded text.
+
+    Shapes: ``token_ids`` and ``policy_mask`` have length T; ``logprobs`` has one entry per True of ``policy_mask``
+    (log-probability of the sampled token at the sampling temperature). ``final_observation`` is what the
+    environment said after the last action. ``reward`` is None when ``reward_valid`` is False.
+    """
+
+    rollout_id: str
+    run: str
+    step: int
+    weight_version: int
+    split: str
+    environment: str
+    task_id: str
+    group_id: str
+    rollout_index: int
+    seed: int
+    system_prompt: str
+    steering_rubrics: tuple[str, ...]
+    steering_text: str
+    steering_text_hash: str
+    turns: tuple[Turn, ...]
+    final_observation: str
+    token_ids: tuple[int, ...]
+    policy_mask: tuple[bool, ...]
+    logprobs: tuple[float, ...]
+    reward: float | None
+    reward_valid: bool
+    success: bool | None
+    stop_reason: StopReason
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The conversation in chat form: system, then user/assistant in turn."""
+        messages = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
+        for turn in self.turns:
+            messages.append({"role": "user", "content": turn.observation})
+            messages.append({"role": "assistant", "content": turn.action_raw})
+        return messages
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """One judge's verdict on one rubric in one rollout. ``state`` is None exactly when ``status`` is not ok."""
+
+    rollout_id: str
+    rubric_id: str
+    state: TagState | None
+    evidence_turn: int | None
+    judge: str
+    status: TagStatus
+    reason: str = ""
+    cached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """One candidate prompt group of a step and what the selector did with it. ``order`` is None if not selected."""
+
+    step: int
+    group_id: str
+    environment: str
+    selected: bool
+    order: int | None
+    similarity: float | None
+    redundancy: float | None
+    score: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number of one step. ``value`` is None when undefined (never NaN). ``unit``: tokens, count, fraction, nats…"""
+
+    step: int
+    name: str
+    value: float | None
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One wall-clock measurement of one step (seconds, tokens/s, peak memory): never equal between two runs.
+
+    Kept apart from :class:`Metric`, so that every other shard is byte-reproducible. ``subject`` is the rollout,
+    judge or worker that was measured, empty for the step as a whole.
+    """
+
+    step: int
+    name: str
+    value: float
+    unit: str
+    subject: str = ""
