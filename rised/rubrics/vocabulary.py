@@ -1,0 +1,262 @@
+"""The rubric vocabulary: which behaviours exist, what they mean, and where they apply.
+
+The file ``data/vocabulary.yaml`` is the one place that defines rubrics; this module reads, checks and indexes it. It
+knows no detectors and no tags, and imports neither torch nor pandas, so that the analysis can use it alone.
+``python -m rised.rubrics.vocabulary`` prints the table that stands in ``docs/rubrics.md``; with that file as its
+argument it renews the table in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rised.config.errors import ConfigError
+from rised.config.loader import load
+from rised.rubrics.base import RubricError
+
+DEFAULT_VOCABULARY = Path(__file__).resolve().parents[2] / "data" / "vocabulary.yaml"
+RUBRIC_COUNT = 59
+"""Rubrics in the paper's vocabulary."""
+SKILL_COUNT = 10
+TABLE_BEGIN = "<!-- vocabulary: begin -->"
+TABLE_END = "<!-- vocabulary: end -->"
+
+_IDENTIFIER = r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$"
+
+
+class Polarity(StrEnum):
+    """Whether a behaviour is wanted."""
+
+    POSITIVE = "positive"
+    """Exhibiting it is tagged ``demonstrates``; a clear opposite may be tagged ``violates``."""
+    NEGATIVE = "negative"
+    """Exhibiting it is tagged ``violates``; ``demonstrates`` does not exist for it."""
+
+
+class Provenance(StrEnum):
+    """Who named an entry."""
+
+    PAPER = "paper"
+    """The name stands in our source documents (RISED, Tables 3 and 4)."""
+    OURS = "ours"
+    """Our own reconstruction."""
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str = Field(pattern=_IDENTIFIER)
+    definition: str = Field(min_length=20, max_length=200, pattern=r"^[A-Z][^\n]*\.$")
+    provenance: Provenance
+
+
+class Skill(_Entry):
+    """A family of rubrics. Skill profiles average over its members."""
+
+
+class Rubric(_Entry):
+    """One observable behaviour. ``negative_example`` is close to it and does not show it."""
+
+    skill: str
+    polarity: Polarity
+    positive_example: str = Field(min_length=10)
+    negative_example: str = Field(min_length=10)
+    environments: tuple[str, ...] = Field(min_length=1)
+    note: str = ""
+
+    @property
+    def words(self) -> str:
+        """The id as plain words, as prompts and tables show it."""
+        return self.id.replace("_", " ")
+
+
+class _Document(BaseModel):
+    """The file as written."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: int = Field(ge=1, strict=True)
+    environments: tuple[str, ...] = Field(min_length=1)
+    skills: tuple[Skill, ...] = Field(min_length=1)
+    rubrics: tuple[Rubric, ...] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A checked vocabulary. The order of ``rubrics`` and ``skills`` is the order of the profile components."""
+
+    version: int
+    environments: tuple[str, ...]
+    skills: tuple[Skill, ...]
+    rubrics: tuple[Rubric, ...]
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 (hex) of the content and its order; layout and comments of the file do not enter."""
+        content = {
+            "version": self.version,
+            "environments": list(self.environments),
+            "skills": [skill.model_dump(mode="json") for skill in self.skills],
+            "rubrics": [rubric.model_dump(mode="json") for rubric in self.rubrics],
+        }
+        text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def rubric_ids(self) -> tuple[str, ...]:
+        return tuple(rubric.id for rubric in self.rubrics)
+
+    @cached_property
+    def skill_ids(self) -> tuple[str, ...]:
+        return tuple(skill.id for skill in self.skills)
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return {rubric_id: index for index, rubric_id in enumerate(self.rubric_ids)}
+
+    def __len__(self) -> int:
+        return len(self.rubrics)
+
+    def __contains__(self, rubric_id: object) -> bool:
+        return rubric_id in self._index
+
+    def index(self, rubric_id: str) -> int:
+        """Position of a rubric in the profile."""
+        try:
+            return self._index[rubric_id]
+        except KeyError:
+            raise RubricError(
+                f"rubric {rubric_id!r} is not in the vocabulary (version {self.version}, hash {self.hash[:12]})"
+            ) from None
+
+    def __getitem__(self, rubric_id: str) -> Rubric:
+        return self.rubrics[self.index(rubric_id)]
+
+    def polarity(self, rubric_id: str) -> Polarity:
+        return self[rubric_id].polarity
+
+    def skill(self, rubric_id: str) -> str:
+        return self[rubric_id].skill
+
+    def of_skill(self, skill_id: str) -> tuple[Rubric, ...]:
+        """The rubrics of one skill, in order."""
+        if skill_id not in self.skill_ids:
+            raise RubricError(f"skill {skill_id!r} is not in the vocabulary; known: {', '.join(self.skill_ids)}")
+        return tuple(rubric for rubric in self.rubrics if rubric.skill == skill_id)
+
+    def applicable(self, environment: str, polarity: Polarity | None = None) -> tuple[Rubric, ...]:
+        """The rubrics that apply to an environment, in order, optionally of one polarity only."""
+        if environment not in self.environments:
+            raise RubricError(
+                f"the vocabulary says nothing of environment {environment!r}; it covers {', '.join(self.environments)}"
+            )
+        return tuple(
+            rubric
+            for rubric in self.rubrics
+            if environment in rubric.environments and polarity in (None, rubric.polarity)
+        )
+
+    def applies(self, rubric_id: str, environment: str) -> bool:
+        return environment in self[rubric_id].environments
+
+
+def _duplicates(values: Iterable[str]) -> list[str]:
+    return sorted(value for value, count in Counter(values).items() if count > 1)
+
+
+def _contradictions(document: _Document, rubric_count: int | None, skill_count: int | None) -> list[str]:
+    """What a schema cannot see: repeated ids, names that point nowhere, skills without members, wrong totals."""
+    found: list[str] = []
+    skill_ids = [skill.id for skill in document.skills]
+    for kind, values in (
+        ("rubric id", [rubric.id for rubric in document.rubrics]),
+        ("rubric definition", [rubric.definition for rubric in document.rubrics]),
+        ("skill id", skill_ids),
+        ("environment", document.environments),
+    ):
+        found += [f"{kind} {value!r} stands twice" for value in _duplicates(values)]
+    for rubric in document.rubrics:
+        if rubric.skill not in skill_ids:
+            found.append(f"rubric {rubric.id!r}: skill {rubric.skill!r} is not defined under skills")
+        unknown = sorted(set(rubric.environments) - set(document.environments))
+        if unknown:
+            found.append(f"rubric {rubric.id!r}: environments {unknown} are not listed under environments")
+        if _duplicates(rubric.environments):
+            found.append(f"rubric {rubric.id!r}: environments {_duplicates(rubric.environments)} stand twice")
+    used = {rubric.skill for rubric in document.rubrics}
+    found += [f"skill {skill!r} has no rubric" for skill in skill_ids if skill not in used]
+    for kind, count, wanted in (
+        ("rubrics", len(document.rubrics), rubric_count),
+        ("skills", len(document.skills), skill_count),
+    ):
+        if wanted is not None and count != wanted:
+            found.append(f"{count} {kind}, expected exactly {wanted}")
+    return found
+
+
+def load_vocabulary(
+    path: Path = DEFAULT_VOCABULARY,
+    *,
+    rubric_count: int | None = RUBRIC_COUNT,
+    skill_count: int | None = SKILL_COUNT,
+) -> Vocabulary:
+    """Read and check a vocabulary file; a count of None accepts any number (discovery drafts, tests).
+
+    Raises RubricError that lists every fault with its place in the file.
+    """
+    try:
+        document = load(_Document, [path])
+    except ConfigError as error:
+        raise RubricError(f"the vocabulary is not usable:\n{error}") from error
+    problems = _contradictions(document, rubric_count, skill_count)
+    if problems:
+        raise RubricError("the vocabulary is not usable:\n" + "\n".join(f"{path}: {problem}" for problem in problems))
+    return Vocabulary(document.version, document.environments, document.skills, document.rubrics)
+
+
+def markdown_table(vocabulary: Vocabulary) -> str:
+    """The vocabulary as Markdown, one table per skill, with each entry's mark (paper or ours)."""
+    lines = [f"{len(vocabulary)} rubrics in {len(vocabulary.skills)} skills, version {vocabulary.version}."]
+    for skill in vocabulary.skills:
+        lines += ["", f"### {skill.id} [{skill.provenance}]", "", skill.definition, ""]
+        lines += ["| rubric | polarity | definition | environments | name |", "| --- | --- | --- | --- | --- |"]
+        for rubric in vocabulary.of_skill(skill.id):
+            definition = f"{rubric.definition} {rubric.note}".strip().replace("|", "\\|")
+            environments = ", ".join(rubric.environments)
+            mark = f"[{rubric.provenance}]"
+            lines.append(f"| `{rubric.id}` | {rubric.polarity} | {definition} | {environments} | {mark} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_table(text: str, vocabulary: Vocabulary) -> str:
+    """A document with the table between its two marker comments renewed."""
+    try:
+        head, rest = text.split(TABLE_BEGIN)
+        _, tail = rest.split(TABLE_END)
+    except ValueError:
+        raise RubricError(f"the document needs {TABLE_BEGIN!r} and {TABLE_END!r} exactly once each") from None
+    return f"{head}{TABLE_BEGIN}\n{markdown_table(vocabulary)}{TABLE_END}{tail}"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the table, or renew it in the Markdown files that are named."""
+    vocabulary = load_vocabulary()
+    if not arguments:
+        print(markdown_table(vocabulary), end="")
+    for name in arguments:
+        document = Path(name)
+        document.write_text(with_table(document.read_text(encoding="utf-8"), vocabulary), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
