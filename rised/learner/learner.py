@@ -1,0 +1,236 @@
+"""One update: reference pass, teacher pass, actor pass in micro-batches, one optimiser step.
+
+Blind to methods. Deterministic: no random number is drawn, dropout is off, and the order of all sums follows from the
+sequences. The state to resume from is in ``state``, the arithmetic of reductions in ``reductions``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rised.learner import state
+from rised.learner.errors import LearnerError
+from rised.learner.measures import Tally
+from rised.learner.passes import scored, scored_without_gradient
+from rised.learner.reductions import Totals, token_weights
+from rised.learner.settings import LearnerSettings
+from rised.learner.types import LossTerm, Need, Timings, TokenStreams, TrainingSequence, UpdateReport
+from rised.models.scoring import plan_micro_batches
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Which sequences pass through the actor, and with which token weights; indices count the batch's sequences."""
+
+    trained: list[int]
+    weights: dict[str, np.ndarray]
+    """term -> weight of a token of each sequence, coefficient included, shape (B,); 0 where the term does not apply."""
+    reference: dict[int, Tensor] = field(default_factory=dict)
+    teacher: dict[int, Tensor] = field(default_factory=dict)
+
+
+class Learner:
+    """Holds the policy, its optimiser and the frozen reference.
+
+    ``temperature`` is the sampling temperature of the rollouts: all log-probabilities are taken at it. The policy's
+    weights are its own teacher. The reference may be None if no loss term needs one.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        reference_model: PreTrainedModel | None,
+        settings: LearnerSettings,
+        *,
+        temperature: float,
+    ) -> None:
+        if temperature <= 0:
+            raise LearnerError(f"temperature {temperature}: log-probabilities at a temperature of 0 are not defined")
+        if settings.threads is not None:
+            torch.set_num_threads(settings.threads)
+        self.model = model.eval()
+        self.reference_model = None if reference_model is None else reference_model.eval().requires_grad_(False)
+        self.settings = settings
+        self.temperature = temperature
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(),
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            eps=settings.epsilon,
+            weight_decay=settings.weight_decay,
+        )
+        self.updates = 0
+        self.empty_updates = 0
+
+    def update(self, sequences: Sequence[TrainingSequence], terms: Sequence[LossTerm]) -> UpdateReport:
+        """Make one optimiser step on the sum of the terms.
+
+        Each term is normalised over its own tokens, those of sequences without any gradient included: they are counted
+        but not passed through the actor. If no sequence carries a gradient the update is empty: the loss is exactly 0,
+        all gradients are 0, and neither weights (no weight decay either) nor the optimiser's moments change.
+
+        Raises LearnerError if the gradient is not finite (weights are then as before), or a pass is not possible.
+        """
+        terms = [term for term in terms if term.coefficient != 0.0]
+        plan = self._plan(sequences, terms)
+        needs = {need for term in terms for need in term.needs}
+
+        started = time.perf_counter()
+        if Need.REFERENCE in needs:
+            plan.reference = self._reference_pass(sequences, plan.trained)
+        after_reference = time.perf_counter()
+        if Need.TEACHER in needs:
+            plan.teacher = self._teacher_pass(sequences, plan.trained)
+        after_teacher = time.perf_counter()
+
+        tally = Tally(terms, self._measures_shares())
+        self.optimizer.zero_grad(set_to_none=True)
+        for batch in self._actor_batches(sequences, plan.trained):
+            self._actor_pass(sequences, batch, terms, plan, tally)
+        if not plan.trained:
+            self.empty_loss().backward()
+        learning_rate = self._step(tally) if plan.trained else None
+        self.updates += 1
+        self.empty_updates += not plan.trained
+        timings = Timings(
+            after_reference - started, after_teacher - after_reference, time.perf_counter() - after_teacher
+        )
+        measures = tally.measures(
+            learning_rate=learning_rate,
+            trained_sequences=len(plan.trained),
+            skipped_sequences=len(sequences) - len(plan.trained),
+            trained_tokens=sum(len(sequences[b].token_ids) for b in plan.trained),
+            empty_updates=self.empty_updates,
+        )
+        return UpdateReport(measures, timings, empty=not plan.trained)
+
+    def empty_loss(self) -> Tensor:
+        """A loss of exactly 0 that reaches every parameter, so that a rank without tokens joins the backward pass."""
+        return sum((parameter.flatten()[:1].sum() * 0.0 for parameter in self.model.parameters()), torch.zeros(()))
+
+    def _plan(self, sequences: Sequence[TrainingSequence], terms: Sequence[LossTerm]) -> _Plan:
+        signal = [any(t.moves(s) for t in terms if not t.only_with_signal) for s in sequences]
+        weights = {}
+        moved = [False] * len(sequences)
+        for term in terms:
+            applies = [
+                term.applies_to(s) and (has_signal or not term.only_with_signal)
+                for s, has_signal in zip(sequences, signal, strict=True)
+            ]
+            counts = [s.policy_token_count if a else 0 for s, a in zip(sequences, applies, strict=True)]
+            weights[term.name] = term.coefficient * token_weights(
+                term.reduction, counts, Totals.of(counts), term.constant_length
+            )
+            moved = [m or (a and term.moves(s)) for m, a, s in zip(moved, applies, sequences, strict=True)]
+        return _Plan([b for b, m in enumerate(moved) if m], weights)
+
+    def _reference_pass(self, sequences: Sequence[TrainingSequence], trained: Sequence[int]) -> dict[int, Tensor]:
+        if self.reference_model is None:
+            raise LearnerError(
+                "a loss term needs the reference's log-probabilities: give the learner a reference model"
+            )
+        chosen = [sequences[b] for b in trained]
+        values = scored_without_gradient(self.reference_model, chosen, self.settings, self.temperature)
+        return dict(zip(trained, values, strict=True))
+
+    def _teacher_pass(self, sequences: Sequence[TrainingSequence], trained: Sequence[int]) -> dict[int, Tensor]:
+        taught = [b for b in trained if sequences[b].teacher_prefix_ids is not None]
+        chosen = [sequences[b] for b in taught]
+        values = scored_without_gradient(self.model, chosen, self.settings, self.temperature, with_prefix=True)
+        return dict(zip(taught, values, strict=True))
+
+    def _actor_batches(self, sequences: Sequence[TrainingSequence], trained: Sequence[int]) -> list[list[int]]:
+        lengths = [len(sequences[b].token_ids) for b in trained]
+        cut = plan_micro_batches(lengths, self.settings.micro_batch_tokens)
+        return [[trained[i] for i in batch] for batch in cut]
+
+    def _actor_pass(
+        self,
+        sequences: Sequence[TrainingSequence],
+        batch: Sequence[int],
+        terms: Sequence[LossTerm],
+        plan: _Plan,
+        tally: Tally,
+    ) -> None:
+        current = dict(
+            zip(batch, scored(self.model, [sequences[b] for b in batch], self.settings, self.temperature), strict=True)
+        )
+        for b in batch:
+            tally.add_tokens(current[b], _tensor(sequences[b].sampled_logprobs, current[b]))
+        losses: dict[str, Tensor] = {}
+        for term in terms:
+            members = [b for b in batch if plan.weights[term.name][b] > 0]
+            if not members:
+                continue
+            streams = _streams(term, sequences, members, current, plan)
+            weights = torch.cat([torch.full_like(current[b], float(plan.weights[term.name][b])) for b in members])
+            losses[term.name] = (weights * term.token_loss(streams)).sum()
+            tally.add_term(term, losses[term.name], streams)
+        tally.add_gradients(losses, list(self.model.parameters()))
+        torch.stack(list(losses.values())).sum().backward()
+
+    def _step(self, tally: Tally) -> float:
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_clip or float("inf"))
+        if not torch.isfinite(norm):
+            raise LearnerError(
+                f"update {self.updates}: the gradient is not finite (losses: {tally.losses()}); weights are unchanged. "
+                "Look for log-probabilities of -inf in the rollouts of this step, or lower the learning rate"
+            )
+        tally.gradient_norm = float(norm)
+        taken = self.updates - self.empty_updates
+        learning_rate = self.settings.learning_rate * min(1.0, (taken + 1) / max(1, self.settings.warmup_updates))
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.step()
+        return learning_rate
+
+    def _measures_shares(self) -> bool:
+        every = self.settings.gradient_share_every
+        return every > 0 and self.updates % every == 0
+
+    def save_state(self, folder: Path) -> None:
+        """Write weights, optimiser and counters into ``folder``, to resume byte for byte."""
+        state.save(folder, self.model, self.optimizer, {"updates": self.updates, "empty_updates": self.empty_updates})
+
+    def load_state(self, folder: Path) -> None:
+        """Take over what :meth:`save_state` wrote. Raises LearnerError if it does not fit this model."""
+        counters: dict[str, Any] = state.load(folder, self.model, self.optimizer)
+        self.updates, self.empty_updates = counters["updates"], counters["empty_updates"]
+
+    def export_hf(self, folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Write a Hugging Face directory that any engine can load."""
+        state.export_hf(folder, self.model, tokenizer)
+
+
+def _tensor(values: np.ndarray, like: Tensor) -> Tensor:
+    return torch.as_tensor(np.array(values), dtype=torch.float32, device=like.device)
+
+
+def _streams(
+    term: LossTerm,
+    sequences: Sequence[TrainingSequence],
+    members: Sequence[int],
+    current: dict[int, Tensor],
+    plan: _Plan,
+) -> TokenStreams:
+    """The streams of one micro-batch that a term asks for, policy tokens of ``members`` one after the other."""
+    like = current[members[0]]
+    advantages = [sequences[b].advantages for b in members]
+    return TokenStreams(
+        current=torch.cat([current[b] for b in members]),
+        sampled=torch.cat([_tensor(sequences[b].sampled_logprobs, like) for b in members]),
+        teacher=torch.cat([plan.teacher[b] for b in members]) if Need.TEACHER in term.needs else None,
+        reference=torch.cat([plan.reference[b] for b in members]) if Need.REFERENCE in term.needs else None,
+        advantage=torch.cat([_tensor(a, like) for a in advantages if a is not None])
+        if Need.ADVANTAGE in term.needs
+        else None,
+    )

@@ -1,0 +1,119 @@
+"""What is counted while an update runs, and how it becomes measures.
+
+Means run over the tokens that were really passed through the actor. Where there was none the measure is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from rised.learner.types import LossTerm, Measure, TokenStreams
+
+
+class _Mean:
+    """A running mean in float64 that knows when it has nothing."""
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.count = 0
+
+    def add(self, values_N: Tensor) -> None:
+        self.total += float(values_N.detach().double().sum())
+        self.count += values_N.numel()
+
+    @property
+    def value(self) -> float | None:
+        return self.total / self.count if self.count else None
+
+
+class Tally:
+    """Sums of one update. ``shares``: also measure the gradient norm that each term brings on its own."""
+
+    def __init__(self, terms: Sequence[LossTerm], shares: bool) -> None:
+        self.gradient_norm: float | None = None
+        self._shares = shares
+        self._losses: dict[str, float] = {term.name: 0.0 for term in terms}
+        self._coefficients = {term.name: term.coefficient for term in terms}
+        self._token_counts = {term.name: 0 for term in terms}
+        self._diagnostics: dict[str, _Mean] = {}
+        self._gradients: dict[str, list[Tensor]] = {}
+        self._sampler_difference = _Mean()
+        self._sampler_difference_max: float | None = None
+        self._negative_logprob = _Mean()
+
+    def add_tokens(self, current_N: Tensor, sampled_N: Tensor) -> None:
+        """Policy tokens of one trained sequence."""
+        difference_N = (current_N.detach() - sampled_N).abs()
+        self._sampler_difference.add(difference_N)
+        self._sampler_difference_max = max(self._sampler_difference_max or 0.0, float(difference_N.max()))
+        self._negative_logprob.add(-current_N)
+
+    def add_term(self, term: LossTerm, loss: Tensor, streams: TokenStreams) -> None:
+        """A term's loss in one micro-batch, coefficient and token weights included."""
+        self._losses[term.name] += float(loss.detach())
+        self._token_counts[term.name] += streams.current.numel()
+        with torch.no_grad():
+            for name, values_N in term.diagnostics(streams).items():
+                self._diagnostics.setdefault(f"{term.name}/{name}", _Mean()).add(values_N)
+
+    def add_gradients(self, losses: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> None:
+        """Each term's own gradient of one micro-batch, if shares are measured. The graph is kept."""
+        if not self._shares:
+            return
+        for name, loss in losses.items():
+            gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+            found = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)]
+            total = self._gradients.get(name)
+            self._gradients[name] = found if total is None else [a + b for a, b in zip(total, found, strict=True)]
+
+    def losses(self) -> dict[str, float]:
+        """term -> loss so far, coefficient included."""
+        return dict(self._losses)
+
+    def measures(
+        self,
+        *,
+        learning_rate: float | None,
+        trained_sequences: int,
+        skipped_sequences: int,
+        trained_tokens: int,
+        empty_updates: int,
+    ) -> tuple[Measure, ...]:
+        """All measures of the update; names are stable, so that every step has the same columns."""
+        found = [Measure("loss/total", sum(self._losses.values()), "nats")]
+        for name, loss in self._losses.items():
+            found.append(Measure(f"loss/{name}", loss / self._coefficients[name], "nats"))
+            found.append(Measure(f"tokens/{name}", float(self._token_counts[name]), "tokens"))
+        found += [
+            Measure(name, mean.value, "nats" if name.endswith("gap") else "fraction")
+            for name, mean in self._diagnostics.items()
+        ]
+        found += self._gradient_measures()
+        found += [
+            Measure("sampler_difference_mean", self._sampler_difference.value, "nats"),
+            Measure("sampler_difference_max", self._sampler_difference_max, "nats"),
+            Measure("entropy_estimate", self._negative_logprob.value, "nats"),
+            Measure("learning_rate", learning_rate, "1"),
+            Measure("trained_sequences", float(trained_sequences), "count"),
+            Measure("skipped_sequences", float(skipped_sequences), "count"),
+            Measure("trained_tokens", float(trained_tokens), "tokens"),
+            Measure("empty_updates", float(empty_updates), "count"),
+        ]
+        return tuple(found)
+
+    def _gradient_measures(self) -> list[Measure]:
+        norms = {
+            name: float(torch.sqrt(torch.stack([g.double().square().sum() for g in gradients]).sum()))
+            for name, gradients in self._gradients.items()
+        }
+        found = [Measure("gradient_norm", self.gradient_norm, "1")]
+        if self._shares:
+            total = sum(norms.values())
+            for name in self._losses:
+                found.append(Measure(f"gradient_norm/{name}", norms.get(name), "1"))
+                share = norms[name] / total if name in norms and total > 0 else None
+                found.append(Measure(f"gradient_share/{name}", share, "fraction"))
+        return found

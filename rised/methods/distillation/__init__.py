@@ -1,0 +1,1 @@
+"""Per-token losses that pull the student towards its privileged teacher: one loss per file."""

@@ -1,0 +1,1 @@
+"""Per-token policy-gradient losses: one surrogate per file."""

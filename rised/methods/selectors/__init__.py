@@ -1,0 +1,1 @@
+"""Which prompt groups of a step are trained on: one selector per file."""

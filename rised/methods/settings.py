@@ -1,0 +1,99 @@
+"""Settings of a method: its pieces by ``type``, the numbers of groups, and the KL regulariser that all methods share.
+
+Import-light: the pieces' settings stand beside the pieces, which import no torch. What a type means is in its file.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, SerializeAsAny, model_validator
+
+from rised.config.settings import Chosen, Settings, strict
+from rised.methods.kl import KLEstimator
+from rised.methods.registry import piece_settings, settings_class
+from rised.methods.streams import Reduction
+
+SelectorSettings = Annotated[
+    SerializeAsAny[Settings],
+    BeforeValidator(partial(piece_settings, "selector")),
+    Chosen(partial(settings_class, "selector")),
+]
+AdvantageSettings = Annotated[
+    SerializeAsAny[Settings],
+    BeforeValidator(partial(piece_settings, "advantage")),
+    Chosen(partial(settings_class, "advantage")),
+]
+PolicyLossSettings = Annotated[
+    SerializeAsAny[Settings],
+    BeforeValidator(partial(piece_settings, "policy_loss")),
+    Chosen(partial(settings_class, "policy_loss")),
+]
+TeacherSettings = Annotated[
+    SerializeAsAny[Settings],
+    BeforeValidator(partial(piece_settings, "teacher")),
+    Chosen(partial(settings_class, "teacher")),
+]
+DistillationSettings = Annotated[
+    SerializeAsAny[Settings],
+    BeforeValidator(partial(piece_settings, "distillation")),
+    Chosen(partial(settings_class, "distillation")),
+]
+SteeringSettings = Annotated[
+    SerializeAsAny[Settings],
+    BeforeValidator(partial(piece_settings, "steering")),
+    Chosen(partial(settings_class, "steering")),
+]
+
+
+def _default(type_name: str, description: str) -> Any:
+    """A piece that is this type, with its own defaults, unless the config says otherwise."""
+    return strict({"type": type_name}, description=description, validate_default=True)
+
+
+class KLSettings(Settings):
+    """KL to the reference. [paper: every method has it; ours: coefficient and estimator]"""
+
+    coefficient: float = strict(1e-3, ge=0.0, description="Weight of the term; 0 leaves out the reference pass.")
+    estimator: KLEstimator = strict(KLEstimator.K3, description="Estimator of the divergence: k1, k2 or k3.")
+    reduction: Reduction = strict(Reduction.TOKEN_MEAN, description="From token losses to one number.")
+    constant_length: int | None = strict(None, ge=1, description="L of the reduction constant_length, in tokens.")
+    skip_zero_signal: bool = strict(
+        False,
+        description="Leave out sequences whose only gradient would be this term's (zero advantage, no teacher). "
+        "Cheaper, but not what the paper's step times show: there every method pays a reference pass over all.",
+    )
+
+    @model_validator(mode="after")
+    def _length_with_its_reduction(self) -> KLSettings:
+        if (self.reduction is Reduction.CONSTANT_LENGTH) != (self.constant_length is not None):
+            raise ValueError("constant_length must be given exactly when reduction is constant_length")
+        return self
+
+
+class MethodSettings(Settings):
+    """One method as a composition of pieces."""
+
+    name: str = strict(description="Name of the method in paths and tables.", pattern=r"^[a-z][a-z0-9_]*$")
+    candidate_groups: int = strict(ge=1, description="Prompt groups to choose from in each update.")
+    selected_groups: int = strict(ge=1, description="Prompt groups to train on in each update.")
+    selector: SelectorSettings = strict(description="Which groups are trained on.")
+    advantage: AdvantageSettings = _default("group_normalised", "From rewards to advantages.")
+    policy_loss: PolicyLossSettings = _default("clipped_surrogate", "The policy-gradient loss.")
+    kl: KLSettings = strict(KLSettings(), description="KL to the reference.")
+    teacher: TeacherSettings = _default("none", "What the teacher reads.")
+    distillation: DistillationSettings = _default("none", "The loss towards the teacher.")
+    steering: SteeringSettings = _default("none", "What the next training rollouts are told to avoid.")
+
+    @model_validator(mode="after")
+    def _counts_and_pairs_fit(self) -> MethodSettings:
+        if self.selected_groups > self.candidate_groups:
+            raise ValueError(
+                f"selected_groups {self.selected_groups} exceeds candidate_groups {self.candidate_groups}: "
+                "select at most as many as are rolled out"
+            )
+        teacher, distillation = self.teacher.type, self.distillation.type  # type: ignore[attr-defined]
+        if (teacher == "none") != (distillation == "none"):
+            raise ValueError(f"teacher {teacher!r} with distillation {distillation!r}: the two need each other")
+        return self

@@ -1,0 +1,1 @@
+"""What the stop-gradient teacher reads before it scores the stored tokens: one teacher per file."""

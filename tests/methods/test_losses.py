@@ -1,0 +1,157 @@
+"""Token losses against formulas in float64, their gradients, and extreme values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from method_examples import vocabulary
+from torch import Tensor
+
+from rised.methods.base import TokenTerm
+from rised.methods.kl import KLEstimator, kl_token_loss
+from rised.methods.registry import build, piece_settings
+from rised.methods.streams import TokenStreams
+
+logprob = st.floats(-30, 0)
+
+
+def loss(kind: str, **settings: Any) -> TokenTerm:
+    built: TokenTerm = build(kind, piece_settings(kind, settings), vocabulary=vocabulary())
+    return built
+
+
+def tensor(*values: float, gradient: bool = False) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, requires_grad=gradient)
+
+
+def gradient_of(values: Tensor, current: Tensor) -> list[float]:
+    (found,) = torch.autograd.grad(values.sum(), current)
+    return [float(g) for g in found]
+
+
+@given(logprob, logprob, logprob)
+def test_sampled_gap_is_its_formula_and_its_gradient_is_minus_the_weight(s: float, o: float, t: float) -> None:
+    current = tensor(s, gradient=True)
+    values = loss("distillation", type="sampled_gap").token_loss(TokenStreams(current, tensor(o), teacher=tensor(t)))
+    weight = max(-5.0, min(5.0, t - s)) * min(math.exp(min(s - o, 700.0)), 2.0)
+    assert float(values.detach()) == pytest.approx(-weight * s, rel=1e-12, abs=1e-12)
+    assert gradient_of(values, current) == pytest.approx([-weight], rel=1e-12, abs=1e-12)
+
+
+def test_the_gradient_of_sampled_gap_depends_on_the_teacher_and_vanishes_where_both_agree() -> None:
+    found = []
+    for teacher in (-1.0, -2.0, -3.0):
+        current = tensor(-2.0, gradient=True)
+        streams = TokenStreams(current, tensor(-2.0), teacher=tensor(teacher))
+        found += gradient_of(loss("distillation", type="sampled_gap").token_loss(streams), current)
+    assert found == [-1.0, 0.0, 1.0]
+
+
+def test_sampled_gap_lets_no_gradient_reach_the_teacher() -> None:
+    teacher = tensor(-1.0, gradient=True)
+    current = tensor(-2.0, gradient=True)
+    values = loss("distillation", type="sampled_gap").token_loss(
+        TokenStreams(current, tensor(-2.0), teacher=teacher.detach())
+    )
+    values.sum().backward()
+    assert teacher.grad is None
+
+
+def surrogate(ratio: float, a: float, low: float = 0.2, high: float = 0.2, dual: float | None = 3.0) -> float:
+    value = -min(ratio * a, max(1 - low, min(1 + high, ratio)) * a)
+    return min(value, -dual * a) if dual is not None and a < 0 else value
+
+
+@given(st.floats(-3, 3), st.floats(-3, 3))
+def test_the_clipped_surrogate_is_its_formula(log_ratio: float, a: float) -> None:
+    streams = TokenStreams(tensor(-5.0 + log_ratio), tensor(-5.0), advantage=tensor(a))
+    for settings, expected in (
+        ({}, surrogate(math.exp(log_ratio), a)),
+        ({"clip_high": 0.28, "dual_clip": None}, surrogate(math.exp(log_ratio), a, high=0.28, dual=None)),
+    ):
+        found = loss("policy_loss", type="clipped_surrogate", **settings).token_loss(streams)
+        assert float(found) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "a", "gradient"),
+    [
+        (0.0, 1.0, -1.0),
+        (0.0, -1.0, 1.0),
+        (0.5, 1.0, 0.0),
+        (-0.5, 1.0, -math.exp(-0.5)),
+        (-0.5, -1.0, 0.0),
+        (0.5, -1.0, math.exp(0.5)),
+        (1.5, -1.0, 0.0),
+        (0.0, 0.0, 0.0),
+    ],
+)
+def test_clip_and_dual_clip_take_the_gradient_away_on_their_side_only(
+    log_ratio: float, a: float, gradient: float
+) -> None:
+    current = tensor(-5.0 + log_ratio, gradient=True)
+    streams = TokenStreams(current, tensor(-5.0), advantage=tensor(a))
+    piece = loss("policy_loss", type="clipped_surrogate")
+    assert gradient_of(piece.token_loss(streams), current) == pytest.approx([gradient])
+    clipped = piece.diagnostics(streams)["clip_share"]
+    assert float(clipped) == float((log_ratio > 0.2 and a > 0) or (log_ratio < -0.2 and a < 0))
+
+
+def test_truncated_importance_weighs_the_plain_policy_gradient_by_the_limited_ratio_to_the_sampler() -> None:
+    piece = loss("policy_loss", type="clipped_surrogate", truncated_importance=2.0)
+    for log_ratio in (-1.0, 0.0, 0.5, 4.0):
+        current = tensor(-5.0 + log_ratio, gradient=True)
+        streams = TokenStreams(current, tensor(-5.0), advantage=tensor(1.5))
+        assert gradient_of(piece.token_loss(streams), current) == pytest.approx([-1.5 * min(math.exp(log_ratio), 2.0)])
+
+
+@given(logprob, logprob)
+def test_kl_estimators_are_their_formulas(s: float, r: float) -> None:
+    streams = TokenStreams(tensor(s), tensor(s), reference=tensor(r))
+    difference = max(-20.0, min(20.0, r - s))
+    expected = {"k1": s - r, "k2": 0.5 * (s - r) ** 2, "k3": math.exp(difference) - difference - 1}
+    for name, value in expected.items():
+        assert float(kl_token_loss(KLEstimator(name))(streams)) == pytest.approx(value, rel=1e-9, abs=1e-9)
+
+
+def test_k1_and_k3_are_unbiased_over_the_policys_own_samples_and_k3_is_never_negative() -> None:
+    policy, reference = (
+        torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64),
+        torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64),
+    )
+    exact = float((policy * (policy / reference).log()).sum())
+    streams = TokenStreams(policy.log(), policy.log(), reference=reference.log())
+    for estimator in (KLEstimator.K1, KLEstimator.K3):
+        assert float((policy * kl_token_loss(estimator)(streams)).sum()) == pytest.approx(exact)
+    assert bool((kl_token_loss(KLEstimator.K3)(streams) >= 0).all())
+
+
+@pytest.mark.parametrize("far", [-1e4, -200.0, -1.0])
+@pytest.mark.parametrize("sampled", [-1e4, -200.0, -1.0])
+def test_extreme_ratios_leave_losses_and_gradients_finite_in_fp32(far: float, sampled: float) -> None:
+    pieces = {
+        "sampled_gap": loss("distillation", type="sampled_gap").token_loss,
+        "clipped": loss("policy_loss", type="clipped_surrogate").token_loss,
+        "unclipped": loss("policy_loss", type="clipped_surrogate", dual_clip=None).token_loss,
+        "corrected": loss("policy_loss", type="clipped_surrogate", truncated_importance=2.0).token_loss,
+        **{estimator.value: kl_token_loss(estimator) for estimator in KLEstimator},
+    }
+    for name, token_loss in pieces.items():
+        for advantage in (-2.0, 2.0):
+            current = torch.tensor([-1.0, far], requires_grad=True)
+            streams = TokenStreams(
+                current,
+                torch.tensor([sampled, sampled]),
+                teacher=torch.tensor([far, -1.0]),
+                reference=torch.tensor([far, -1.0]),
+                advantage=torch.tensor([advantage, advantage]),
+            )
+            values = token_loss(streams)
+            values.sum().backward()
+            assert bool(torch.isfinite(values).all()), name
+            assert current.grad is not None and bool(torch.isfinite(current.grad).all()), name
