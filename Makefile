@@ -1,0 +1,58 @@
+# Two commands do everything on a fresh machine:
+#   make quickstart   sets up and runs RISED against GRPO on three environments, from data to report
+#   make test         sets up and passes the tests
+# PYTHON chooses the interpreter (3.11 or 3.12); PIP_ARGS goes to pip, for example an index that serves CPU builds of torch.
+
+PYTHON ?= python3
+PIP_ARGS ?=
+JOBS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
+
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart smoke test lint lock nano_policy clean
+
+help:  ## Show the targets
+	@grep -hE '^[a-z_]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.cpu: requirements/cpu.txt pyproject.toml | $(BIN)/python
+	@echo "Installing the quickstart's packages into $(VENV) (about 2 GB, some minutes)"
+	$(INSTALL) -r requirements/cpu.txt
+	$(INSTALL) --no-deps --no-build-isolation -e . || $(INSTALL) --no-deps -e .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.cpu
+	$(INSTALL) -r requirements/dev.txt
+	@touch $@
+
+quickstart: $(VENV)/.cpu  ## Set up and run the main job: RISED and GRPO-64 on three environments
+	$(BIN)/python -m stages.quickstart --experiment quickstart --jobs $(JOBS)
+
+smoke: $(VENV)/.cpu  ## The same DAG with two updates, in minutes
+	$(BIN)/python -m stages.quickstart --experiment smoke --jobs $(JOBS)
+
+test: $(VENV)/.dev  ## Set up and run the tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev  ## Format check, lint, types, DAG lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/snakemake --lint
+
+lock: $(VENV)/.dev  ## Write the lock files from the installed environment
+	$(BIN)/python requirements/lock.py
+
+nano_policy: $(VENV)/.cpu  ## Rebuild the nano policy (tokenizer, warm start) into results/nano_policy
+	$(BIN)/snakemake --cores $(JOBS) nano_policy
+
+clean:  ## Remove the environment and caches; results stay
+	rm -rf $(VENV) .pytest_cache .hypothesis .mypy_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,79 @@
+"""The pipeline: data preparation, training of every method and seed, analysis.
+
+    snakemake --cores 2                                  the quickstart experiment, from tasks to report
+    snakemake --cores 2 --config experiment=laptop_grid  another file of configs/experiments
+    snakemake --cores 1 report --config runs=DIR         only the analysis, from finished runs below DIR
+    snakemake -n                                         the plan
+
+Rules live in stages/*.smk; what they run can be run alone (``python -m stages.train --help``).
+"""
+
+from pathlib import Path
+
+from snakemake.utils import min_version
+
+from stages.grid import read_grid
+
+min_version("9.0")
+
+GRID = read_grid(config)
+
+
+wildcard_constraints:
+    method="[a-z][a-z0-9_]*",
+    seed="[0-9]+",
+
+
+include: "stages/prepare.smk"
+include: "stages/warm_start.smk"
+include: "stages/train.smk"
+include: "stages/evaluate.smk"
+include: "stages/analysis.smk"
+
+
+localrules:
+    all,
+    data,
+    runs,
+    tables,
+    figures,
+    report,
+
+
+rule all:
+    default_target: True
+    input:
+        GRID.report,
+
+
+rule data:
+    input:
+        GRID.tasks,
+
+
+rule runs:
+    input:
+        GRID.finished_runs,
+
+
+rule tables:
+    input:
+        GRID.table_files,
+
+
+rule figures:
+    input:
+        GRID.figure_files,
+
+
+rule report:
+    input:
+        GRID.report,
+
+
+onsuccess:
+    print(f"Done. Report: {Path(GRID.report).resolve()}" if Path(GRID.report).exists() else "Done.")
+
+
+onerror:
+    print(f"Failed. Each rule's log is below {GRID.logs}; the last lines of the failed one say why.")

@@ -1,0 +1,97 @@
+"""One experiment's configuration: the rooms' own settings put together, and the runs that it spans.
+
+An experiment is a grid of methods and seeds over one set of environments and task panels. :class:`RunConfig` is what
+one run of it sees; it is saved, resolved, with the run. How files become settings (overlays, scalars, messages) is in
+``rised.config``; what a setting means is beside the code that obeys it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import model_validator
+
+from rised.config import Settings, operational, strict
+from rised.environments.mix import EnvironmentMix, PanelSettings
+from rised.learner.settings import LearnerSettings
+from rised.methods.settings import MethodSettings
+from rised.models.settings import ModelSettings
+from rised.rollouts.settings import RolloutSettings
+from rised.rubrics.blocks import BlockStyle
+from rised.rubrics.settings import RubricSettings
+
+
+class ValidationSettings(Settings):
+    """When and how the policy is evaluated; always on the original prompts."""
+
+    every: int = strict(20, gt=0, description="Updates between evaluations; the last update is always evaluated.")
+    rollouts_per_task: int = strict(1, gt=0, description="Rollouts per held-out task (the paper: 4).")
+    temperature: float = strict(1.0, ge=0, description="Sampling temperature of validation; 0 is greedy.")
+    seed: int = strict(0, description="Seed of validation rollouts, shared by all runs so that they are paired.")
+
+
+class RunSettings(Settings):
+    """What all runs of an experiment share."""
+
+    experiment: str = strict(pattern=r"^[a-z][a-z0-9_]*$", description="Name of the experiment and of its results folder.")
+    description: str = operational("", description="One sentence for the report.")
+    environments: EnvironmentMix = strict(description="The environment mix.")
+    panels: PanelSettings = strict(PanelSettings(), description="Task panels.")
+    rubrics: RubricSettings = strict(RubricSettings(), description="Vocabulary and judge.")
+    block_style: BlockStyle = strict("full", description="How hint and avoid blocks are written.")
+    model: ModelSettings = strict(description="The policy to start from.")
+    rollout: RolloutSettings = strict(description="Sampling, limits of episodes, worker processes.")
+    rollouts_per_group: int = strict(8, gt=1, description="Rollouts per prompt group (G).")
+    learner: LearnerSettings = strict(description="Optimiser and passes.")
+    updates: int = strict(gt=0, description="Policy updates of a run.")
+    validation: ValidationSettings = strict(ValidationSettings(), description="Evaluation during training.")
+    export_every: int = operational(0, ge=0, description="Updates between exported checkpoints; 0: only the last.")
+
+
+class RunConfig(RunSettings):
+    """One run: one method, one seed."""
+
+    method: MethodSettings = strict(description="The method.")
+    seed: int = strict(ge=0, description="Seed of task order, sampling, tie-breaks and selection.")
+
+    @model_validator(mode="after")
+    def _turn_limits_name_known_environments(self) -> RunConfig:
+        unknown = [name for name in _environment_keys(self.rollout) if name not in self.environments]
+        if unknown:
+            raise ValueError(f"rollout: limits for {', '.join(unknown)}, which the experiment does not contain")
+        return self
+
+
+def _environment_keys(settings: Settings) -> set[str]:
+    """Keys of all per-environment mappings in ``settings``."""
+    return {
+        key
+        for name in type(settings).model_fields
+        if isinstance(value := getattr(settings, name), Mapping)
+        for key in value
+    }
+
+
+class ExperimentConfig(RunSettings):
+    """The whole grid."""
+
+    methods: list[str] = strict(description="Methods by the names of their files in configs/methods.", min_length=1)
+    seeds: list[int] = strict([0], description="Run seeds.", min_length=1)
+    method_scale: dict[str, Any] = strict({}, description="Overlay on every method, e.g. its numbers of groups.")
+    method_overrides: dict[str, dict[str, Any]] = strict({}, description="Overlays on single methods.")
+
+
+def environment_settings(config: RunSettings) -> dict[str, Settings]:
+    """environment -> its own settings, in the order of the config."""
+    return {name: entry.settings for name, entry in config.environments.items()}
+
+
+def run_directory(results: Path, experiment: str, method: str, seed: int) -> Path:
+    """``results/<experiment>/<method>/seed-<seed>``."""
+    return results / experiment / method / f"seed-{seed}"
+
+
+GRID_KEYS: Sequence[str] = ("methods", "seeds", "method_scale", "method_overrides")
+"""Keys of an experiment file that no single run sees."""

@@ -1,0 +1,20 @@
+"""The configuration of the nano policy's build, put together from the rooms' own settings."""
+
+from __future__ import annotations
+
+from rised.config import Settings, strict
+from rised.environments.mix import EnvironmentMix, PanelSettings
+from rised.models.nano.settings import NanoShape, WarmStartSettings
+from rised.rubrics.blocks import BlockStyle
+from rised.rubrics.settings import RubricSettings
+
+
+class NanoPolicyConfig(Settings):
+    """How the nano policy is built: tokenizer and supervised warm start on the experts of these environments."""
+
+    environments: EnvironmentMix = strict(description="Environments whose experts demonstrate.")
+    panels: PanelSettings = strict(PanelSettings(), description="Task panels; demonstrations use training tasks only.")
+    rubrics: RubricSettings = strict(RubricSettings(), description="Vocabulary and judge of the blocks.")
+    block_style: BlockStyle = strict("compact", description="How hint and avoid blocks are written.")
+    shape: NanoShape = strict(NanoShape(), description="Shape of the model.")
+    warm_start: WarmStartSettings = strict(description="Supervised training.")

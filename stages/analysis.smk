@@ -1,0 +1,51 @@
+rule table:
+    message:
+        "Table {wildcards.name}"
+    input:
+        GRID.finished_runs,
+    output:
+        f"{GRID.analysis}/tables/{{name}}.csv",
+    params:
+        runs=GRID.runs,
+    log:
+        f"{GRID.analysis}/logs/{{name}}.log",
+    benchmark:
+        f"{GRID.analysis}/logs/{{name}}.benchmark.tsv"
+    shell:
+        "python -m analysis.tables.{wildcards.name} --runs {params.runs:q} --out $(dirname {output:q}) > {log:q} 2>&1"
+
+
+rule figure:
+    message:
+        "Figure {wildcards.name}"
+    input:
+        GRID.finished_runs,
+    output:
+        f"{GRID.analysis}/figures/{{name}}.png",
+    params:
+        runs=GRID.runs,
+    log:
+        f"{GRID.analysis}/logs/{{name}}.log",
+    benchmark:
+        f"{GRID.analysis}/logs/{{name}}.benchmark.tsv"
+    shell:
+        "python -m analysis.figures.{wildcards.name} --runs {params.runs:q} --out $(dirname {output:q}) > {log:q} 2>&1"
+
+
+rule report_file:
+    message:
+        "Report"
+    input:
+        runs=GRID.finished_runs,
+        tables=GRID.table_files,
+        figures=GRID.figure_files,
+    output:
+        GRID.report,
+    params:
+        runs=GRID.runs,
+    log:
+        f"{GRID.analysis}/logs/report.log",
+    benchmark:
+        f"{GRID.analysis}/logs/report.benchmark.tsv"
+    shell:
+        "python -m analysis.report --runs {params.runs:q} --out {output:q} > {log:q} 2>&1"

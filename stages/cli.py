@@ -1,0 +1,43 @@
+"""What all stage programs share: common options, and errors as one clear message with exit code 1 or 2."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rised.config import ConfigError
+from rised.environments.base import EnvironmentFault
+from rised.learner.errors import LearnerError
+from rised.methods.errors import MethodError
+from rised.models.errors import ModelError
+from rised.records.errors import RecordError
+from rised.rubrics.base import RubricError
+
+READERS_ERRORS = (ConfigError, RecordError, EnvironmentFault, MethodError, LearnerError, ModelError, RubricError)
+"""Errors that say themselves what is wrong, where, and what to do: no traceback adds to them."""
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """--config, --set, --dry-run."""
+    parser.add_argument("--config", type=Path, required=True, help="experiment file (YAML)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="a.b.c=value", help="override one key; may be given again"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and the plan, then stop")
+
+
+def run_stage(main: Callable[[], None]) -> None:
+    """Run a stage; errors meant for the reader are printed without a traceback and end with exit code 2."""
+    try:
+        main()
+    except READERS_ERRORS as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        print(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from the last committed step", file=sys.stderr)
+        sys.exit(130)

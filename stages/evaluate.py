@@ -1,0 +1,90 @@
+"""evaluate: validate a policy on the experiment's held-out tasks, on the original prompts.
+
+Reads the experiment file, tasks.parquet and a policy (default: the one that every run starts from); writes a folder
+with one committed step: the validation rollouts and their pass rates. The train stage takes its step 0 from there.
+
+    python -m stages.evaluate --config configs/experiments/quickstart.yaml --tasks results/quickstart/tasks.parquet \\
+        --out results/quickstart/warm_start
+    python -m stages.evaluate ... --policy results/quickstart/rised/seed-0/checkpoints/step-000060 --out somewhere
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from rised.config.resolved import dump
+from rised.environments.base import Task
+from rised.experiment import RunSettings
+from rised.models.engine import TransformersEngine
+from rised.models.loading import DTYPES, load_policy
+from rised.models.rendering import ChatRendering
+from rised.records.commit import RunDirectory
+from rised.records.schemas import to_table
+from rised.rollouts.episodes import CollectTimings, collect
+from stages.cli import add_common, run_stage
+from stages.loop import VALIDATION, validation_metrics, validation_plans, validation_rollout
+from stages.progress import rates
+from stages.setup import load_experiment, open_pool, panel, read_tasks
+
+
+def evaluate(config: RunSettings, tasks: Sequence[Task], out: Path) -> None:
+    """Play every held-out task and commit the result as step 0 of ``out``."""
+    with RunDirectory(out) as run:
+        run.recover()
+        if run.last_committed() == 0:
+            run.finish(0)
+            return
+        model, tokenizer = load_policy(config.model)
+        rendering = ChatRendering(
+            tokenizer,
+            system_in_user_turn=config.model.system_in_user_turn,
+            template_arguments=dict(config.model.template_arguments),
+        )
+        engine = TransformersEngine(model, rendering.end_token_id, DTYPES[config.model.rollout_dtype])
+        panels = {name: panel(tasks, name, VALIDATION) for name in config.environments}
+        plans = validation_plans(config, panels, 0, f"{config.experiment}/warm_start")
+        timings = CollectTimings()
+        with open_pool(config) as pool, run.step(0, expected={VALIDATION: len(plans)}) as step:
+            rollouts = collect(plans, engine, rendering, pool, validation_rollout(config), _print_progress, timings)
+            metrics = validation_metrics(rollouts, 0)
+            step.write(VALIDATION, to_table(rollouts, "rollouts"))
+            step.write("metrics", to_table(metrics, "metrics"))
+            step.commit()
+        run.write_config(dump(config))
+        run.finish(0)
+    found = {m.name.removeprefix("validation/success/"): m.value for m in metrics if "/success/" in m.name}
+    print(f"{len(rollouts)} episodes in {timings.wall_s:.0f} s "
+          f"({timings.tokens_generated / timings.wall_s:,.0f} generated tokens/s): {rates(found)}")
+
+
+def _print_progress(done: int, total: int) -> None:
+    if done == total or done % max(1, total // 10) == 0:
+        print(f"{done}/{total} episodes", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_common(parser)
+    parser.add_argument("--tasks", type=Path, required=True, help="tasks.parquet of the experiment")
+    parser.add_argument("--policy", type=Path, help="Hugging Face directory (default: the experiment's model)")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--again", action="store_true", help="replace an evaluation that is already in the folder")
+    args = parser.parse_args()
+    overrides = [*args.set, *([f"model.path={args.policy}"] if args.policy else [])]
+    config = load_experiment(args.config, overrides)
+    if args.dry_run:
+        print(dump(config))
+        return
+    tasks = read_tasks(args.tasks)
+    if args.again and (args.out / "manifests").is_dir():
+        shutil.rmtree(args.out)
+    evaluate(config, tasks, args.out)
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,15 @@
+rule evaluate_warm_start:
+    message:
+        "Validation of the policy that every run starts from"
+    input:
+        config=GRID.experiment_file,
+        tasks=GRID.tasks,
+    output:
+        GRID.warm_start,
+    log:
+        f"{GRID.logs}/evaluate-warm-start.log",
+    benchmark:
+        f"{GRID.logs}/evaluate-warm-start.benchmark.tsv"
+    shell:
+        "python -m stages.evaluate --config {input.config:q} --tasks {input.tasks:q}"
+        " --out $(dirname {output:q}) > {log:q} 2>&1"

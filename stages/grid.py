@@ -1,0 +1,106 @@
+"""From an experiment file to the runs it spans and the files they leave: what the Snakefile plans with.
+
+Import-light: planning a grid needs no torch and no environment. ``read_grid`` looks only at the grid's own keys; a
+stage validates the whole file before it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rised.config import ConfigError
+from rised.config.overlays import compose
+from rised.config.paths import check_results_path
+from rised.config.source import plain_value
+
+EXPERIMENTS = Path("configs/experiments")
+TABLES = ("table2", "table9", "learning")
+FIGURES = ("figure2", "figure4")
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """An experiment's runs and the paths of its products. ``runs``: where finished runs are read from."""
+
+    name: str
+    experiment_file: str
+    results: str
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    external_runs: str | None
+
+    @property
+    def folder(self) -> str:
+        """The experiment's results folder."""
+        return f"{self.results}/{self.name}"
+
+    @property
+    def runs(self) -> str:
+        """Folder below which the analysis looks for runs."""
+        return self.external_runs or self.folder
+
+    @property
+    def logs(self) -> str:
+        return f"{self.folder}/logs"
+
+    @property
+    def tasks(self) -> str:
+        return f"{self.folder}/tasks.parquet"
+
+    @property
+    def warm_start(self) -> str:
+        """Mark that the warm start's validation is there."""
+        return f"{self.folder}/warm_start/DONE"
+
+    @property
+    def run_pattern(self) -> str:
+        return f"{self.folder}/{{method}}/seed-{{seed}}/DONE"
+
+    @property
+    def finished_runs(self) -> list[str]:
+        """DONE of every run; nothing when runs from elsewhere are analysed."""
+        if self.external_runs is not None:
+            return []
+        return [self.run_pattern.format(method=m, seed=s) for m in self.methods for s in self.seeds]
+
+    @property
+    def analysis(self) -> str:
+        return f"{self.folder}/analysis"
+
+    @property
+    def table_files(self) -> list[str]:
+        return [f"{self.analysis}/tables/{name}.csv" for name in TABLES]
+
+    @property
+    def figure_files(self) -> list[str]:
+        return [f"{self.analysis}/figures/{name}.png" for name in FIGURES]
+
+    @property
+    def report(self) -> str:
+        return f"{self.analysis}/report.html"
+
+
+def read_grid(options: Mapping[str, Any]) -> Grid:
+    """The grid that Snakemake's ``--config experiment=NAME results=DIR runs=DIR`` asks for.
+
+    Raises ConfigError for an unknown experiment or a results path that batch jobs cannot carry.
+    """
+    name = str(options.get("experiment", "quickstart"))
+    results = str(check_results_path(str(options.get("results", "results"))))
+    path = EXPERIMENTS / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in EXPERIMENTS.glob("*.yaml"))) or "none"
+        raise ConfigError(f"there is no experiment {name!r} in {EXPERIMENTS}: choose one of {known}")
+    document = plain_value(compose([path]))
+    runs = options.get("runs")
+    return Grid(
+        name=document["experiment"],
+        experiment_file=str(path),
+        results=results,
+        methods=tuple(str(method) for method in document["methods"]),
+        seeds=tuple(int(seed) for seed in document.get("seeds", [0])),
+        external_runs=None if runs is None else str(runs),
+    )

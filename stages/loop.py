@@ -1,0 +1,180 @@
+"""The steps of one update as functions: plan, collect, tag, group, select, evaluate.
+
+The train stage calls them in order; each can also be applied by hand to stored shards. They are pure in what they are
+given: tasks and randomness follow from (run seed, step, task, rollout index), never from a worker or an order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Mapping, Sequence
+
+from rised.environments.base import Task
+from rised.experiment import RunConfig, RunSettings
+from rised.methods.base import PromptGroup
+from rised.records.types import Metric, Rollout, StopReason, Tag, TagStatus
+from rised.rollouts.plans import EpisodePlan
+from rised.rollouts.settings import RolloutSettings
+from rised.rubrics.blocks import avoid_block
+from rised.rubrics.vocabulary import Vocabulary
+
+TRAIN, VALIDATION = "train", "validation"
+
+
+def quotas(total: int, environments: Sequence[str], step: int) -> dict[str, int]:
+    """``total`` split evenly; the remainder goes to environments in turn, rotating with the step."""
+    base, remainder = divmod(total, len(environments))
+    extra = {environments[(step + i) % len(environments)] for i in range(remainder)}
+    return {name: base + (name in extra) for name in environments}
+
+
+def draw_tasks(panel: Sequence[Task], position: int, count: int, seed: int) -> list[Task]:
+    """``count`` tasks from ``position`` on in an endless sequence of seeded permutations of the panel."""
+    drawn: list[Task] = []
+    orders: dict[int, list[int]] = {}
+    for place in range(position, position + count):
+        epoch, index = divmod(place, len(panel))
+        if epoch not in orders:
+            key = hashlib.sha256(f"{seed}/{panel[0].environment}/{epoch}".encode()).digest()
+            orders[epoch] = list(range(len(panel)))
+            random.Random(key).shuffle(orders[epoch])
+        drawn.append(panel[orders[epoch][index]])
+    return drawn
+
+
+def training_plans(
+    config: RunConfig,
+    panels: Mapping[str, Sequence[Task]],
+    cursors: Mapping[str, int],
+    steering: Mapping[str, tuple[str, ...]],
+    vocabulary: Vocabulary,
+    candidates: int,
+    step: int,
+    run: str,
+) -> list[EpisodePlan]:
+    """The episodes of one update: ``candidates`` prompt groups over the environments, each ``rollouts_per_group`` times."""
+    plans = []
+    for name, count in quotas(candidates, list(panels), step).items():
+        rubrics = steering.get(name, ())
+        text = avoid_block(rubrics, vocabulary, config.block_style) if rubrics else ""
+        for place, task in enumerate(draw_tasks(panels[name], cursors[name], count, config.seed)):
+            for index in range(config.rollouts_per_group):
+                plans.append(
+                    EpisodePlan(
+                        task=task,
+                        split=TRAIN,
+                        step=step,
+                        group_id=f"{name}-{place:03d}-{task.task_id}",
+                        rollout_index=index,
+                        run=run,
+                        run_seed=config.seed,
+                        weight_version=step - 1,
+                        steering_text=text,
+                        steering_rubrics=tuple(rubrics),
+                    )
+                )
+    return plans
+
+
+def validation_plans(
+    config: RunSettings, panels: Mapping[str, Sequence[Task]], step: int, run: str
+) -> list[EpisodePlan]:
+    """Original prompts only. The randomness is the same at every step and in every run, so that results are paired."""
+    return [
+        EpisodePlan(
+            task=task,
+            split=VALIDATION,
+            step=step,
+            group_id=f"{name}-{task.task_id}",
+            rollout_index=index,
+            run=run,
+            run_seed=config.validation.seed,
+            weight_version=step,
+            steering_text="",
+            steering_rubrics=(),
+        )
+        for name, panel in panels.items()
+        for task in panel
+        for index in range(config.validation.rollouts_per_task)
+    ]
+
+
+def validation_rollout(config: RunSettings) -> RolloutSettings:
+    """The rollout settings with the temperature of validation."""
+    return config.rollout.model_copy(update={"temperature": config.validation.temperature})
+
+
+def prompt_groups(rollouts: Sequence[Rollout], tags: Sequence[Tag]) -> list[PromptGroup]:
+    """Rollouts of one step by group, in order of first appearance, each with its tags."""
+    by_rollout: dict[str, list[Tag]] = {}
+    for tag in tags:
+        by_rollout.setdefault(tag.rollout_id, []).append(tag)
+    members: dict[str, list[Rollout]] = {}
+    for rollout in rollouts:
+        members.setdefault(rollout.group_id, []).append(rollout)
+    return [
+        PromptGroup(
+            group_id=group_id,
+            environment=group[0].environment,
+            rollouts=tuple(group),
+            tags=tuple(tag for rollout in group for tag in by_rollout.get(rollout.rollout_id, ())),
+        )
+        for group_id, group in members.items()
+    ]
+
+
+def rollout_metrics(rollouts: Sequence[Rollout], tags: Sequence[Tag], step: int) -> list[Metric]:
+    """Success, reward and counts of the training rollouts; None where nothing is valid."""
+    metrics = []
+    for name in dict.fromkeys(r.environment for r in rollouts):
+        mine = [r for r in rollouts if r.environment == name]
+        metrics += _outcomes("rollout", name, mine, step)
+        metrics.append(Metric(step, f"rollout/turns/{name}", _mean([len(r.turns) for r in mine]), "count"))
+        metrics.append(Metric(step, f"rollout/truncated/{name}", float(_truncated(mine)), "count"))
+    metrics.append(Metric(step, "rollout/count", float(len(rollouts)), "count"))
+    metrics.append(Metric(step, "rollout/invalid", float(sum(not r.reward_valid for r in rollouts)), "count"))
+    metrics.append(Metric(step, "rollout/tokens", float(sum(len(r.token_ids) for r in rollouts)), "tokens"))
+    metrics.append(
+        Metric(step, "rollout/generated_tokens", float(sum(sum(r.policy_mask) for r in rollouts)), "tokens")
+    )
+    metrics.append(Metric(step, "rollout/steered", float(sum(bool(r.steering_text) for r in rollouts)), "count"))
+    metrics.append(Metric(step, "tags/count", float(len(tags)), "count"))
+    metrics.append(Metric(step, "tags/errors", float(sum(t.status is not TagStatus.OK for t in tags)), "count"))
+    return metrics
+
+
+def validation_metrics(rollouts: Sequence[Rollout], step: int) -> list[Metric]:
+    """Pass rate and reward per environment; ``overall`` is the unweighted mean over environments.
+
+    An episode cut by the token budget failed; one that the environment lost counts nowhere but under ``invalid``.
+    """
+    metrics: list[Metric] = []
+    names = list(dict.fromkeys(r.environment for r in rollouts))
+    for name in names:
+        mine = [r for r in rollouts if r.environment == name]
+        metrics += _outcomes("validation", name, mine, step)
+        metrics.append(Metric(step, f"validation/tasks/{name}", float(len({r.task_id for r in mine})), "count"))
+        metrics.append(Metric(step, f"validation/invalid/{name}", float(sum(not r.reward_valid for r in mine)), "count"))
+    rates = [m.value for m in metrics if m.name.startswith("validation/success/")]
+    overall = None if any(r is None for r in rates) else _mean([r for r in rates if r is not None])
+    metrics.append(Metric(step, "validation/success/overall", overall, "fraction"))
+    return metrics
+
+
+def _outcomes(prefix: str, name: str, rollouts: Sequence[Rollout], step: int) -> list[Metric]:
+    return [
+        Metric(
+            step, f"{prefix}/success/{name}", _mean([float(r.success) for r in rollouts if r.success is not None]), "fraction"
+        ),
+        Metric(step, f"{prefix}/reward/{name}", _mean([r.reward for r in rollouts if r.reward is not None]), "reward"),
+    ]
+
+
+def _truncated(rollouts: Sequence[Rollout]) -> int:
+    cut = {StopReason.EPISODE_TOKEN_LIMIT, StopReason.TURN_LIMIT}
+    return sum(r.stop_reason in cut or any(turn.truncated for turn in r.turns) for r in rollouts)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,112 @@
+"""What several stages do first: read a run's configuration, its task panels, its vocabulary.
+
+Everything that can be wrong with the input is found here, before a model is loaded or a worker started.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from rised.config import ConfigError
+from rised.config.loader import bind, load
+from rised.config.overlays import apply_overrides, compose, merge
+from rised.config.source import Mapping, Origin, Scalar
+from rised.environments.base import Task
+from rised.environments.pool import EnvironmentPool
+from rised.experiment import GRID_KEYS, ExperimentConfig, RunConfig, RunSettings, environment_settings
+from rised.records.errors import RecordError
+from rised.records.schemas import from_table, to_table
+from rised.records.shards import read_shard, write_shard
+
+METHODS = Path("configs/methods")
+
+
+def load_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
+    """The whole experiment, validated."""
+    return load(ExperimentConfig, [path], overrides)
+
+
+def load_run(path: Path, method: str, seed: int, overrides: Sequence[str] = ()) -> RunConfig:
+    """One run of an experiment: its file, the method's file, the experiment's overlays on methods, the overrides."""
+    experiment = load_experiment(path, [o for o in overrides if not o.startswith("method.")])
+    document = compose([path])
+    scale = document.items.get("method_scale")
+    per_method = document.items.get("method_overrides")
+    origin = Origin(str(path))
+    settings = _method_document(METHODS / f"{method}.yaml")
+    single = per_method.items.get(method) if isinstance(per_method, Mapping) else None
+    for overlay in (scale, single):
+        if isinstance(overlay, Mapping):
+            settings = merge(settings, overlay)
+    items = {key: value for key, value in document.items.items() if key not in GRID_KEYS}
+    keys = {key: value for key, value in document.keys.items() if key not in GRID_KEYS}
+    extra = {"method": settings, "seed": Scalar(str(seed), False, origin)}
+    run = Mapping({**items, **extra}, {**keys, **dict.fromkeys(extra, origin)}, origin)
+    grid_overrides = tuple(f"{key}" for key in GRID_KEYS)
+    config = bind(RunConfig, apply_overrides(run, [o for o in overrides if not o.startswith(grid_overrides)]))
+    if config.method.name != method:
+        raise RecordError(f"{METHODS / method}.yaml names its method {config.method.name!r}: file and name must agree")
+    if method not in experiment.methods:
+        raise RecordError(f"{path} has no method {method!r}; it has {', '.join(experiment.methods)}")
+    return config
+
+
+def _method_document(path: Path) -> Mapping:
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in METHODS.glob("*.yaml")))
+        raise ConfigError(f"there is no method file {path}: known methods are {known}")
+    settings = compose([path]).items.get("method")
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"{path}: a method file holds one mapping under the key `method`")
+    return settings
+
+
+def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
+    """One row per task, in order."""
+    rows = [
+        {
+            "environment": task.environment,
+            "split": task.split,
+            "task_id": task.task_id,
+            "seed": task.seed,
+            "payload": task.payload,
+            "content_hash": task.content_hash,
+        }
+        for task in tasks
+    ]
+    write_shard(path, to_table(rows, "tasks"))
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """The panels of an experiment. RecordError if the file is missing, foreign or truncated."""
+    table: pa.Table = read_shard(path, "tasks")
+    return [Task(**row) for row in from_table(table, str(path))]
+
+
+def panel(tasks: Sequence[Task], environment: str, split: str) -> list[Task]:
+    """Tasks of one environment and split, in panel order; RecordError if there are none."""
+    chosen = [task for task in tasks if task.environment == environment and task.split == split]
+    if not chosen:
+        raise RecordError(f"the task file has no {split} task of {environment}: run the prepare stage again")
+    return chosen
+
+
+def panel_hash(tasks: Sequence[Task], split: str) -> str:
+    """SHA-256 over the content hashes of a split's tasks, in order."""
+    rows = [[task.environment, task.task_id, task.content_hash] for task in tasks if task.split == split]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def open_pool(config: RunSettings) -> EnvironmentPool:
+    """The environment workers of a run."""
+    return EnvironmentPool(
+        environment_settings(config),
+        config.rollout.environment_workers,
+        timeout_s=config.rollout.environment_timeout_s,
+        recycle_after_episodes=config.rollout.recycle_workers_after,
+    )

@@ -1,0 +1,268 @@
+"""train: one run, one method and seed, from the warm start to the last update.
+
+Reads the experiment file, tasks.parquet, the warm start's validation; writes the run directory: for each update the
+shards of rollouts, tags, selections, metrics and timings, validation every N updates, and a state to resume from. A
+run that was stopped at any moment goes on from its last committed step with the same command.
+
+    python -m stages.train --config configs/experiments/quickstart.yaml --tasks results/quickstart/tasks.parquet \\
+        --warm-start results/quickstart/warm_start --method rised --seed 0 --out results/quickstart/rised/seed-0
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rised.config.loader import load_text
+from rised.config.paths import check_results_path
+from rised.config.resolved import dump, refuse_changed_strict_keys
+from rised.environments.base import Task
+from rised.environments.pool import EnvironmentPool
+from rised.experiment import RunConfig, run_directory
+from rised.learner.learner import Learner
+from rised.methods.composition import Method
+from rised.models.engine import TransformersEngine
+from rised.models.loading import DTYPES, load_policy
+from rised.models.rendering import ChatRendering
+from rised.records.commit import RunDirectory, Step
+from rised.records.layout import CONFIG
+from rised.records.schemas import from_table, to_table
+from rised.records.shards import RunReader
+from rised.records.types import Metric, Rollout, Timing
+from rised.rollouts.episodes import CollectTimings, collect
+from rised.rollouts.plans import EpisodePlan
+from rised.rollouts.settings import RolloutSettings
+from rised.rubrics.judges import JUDGES
+from rised.rubrics.vocabulary import load_vocabulary
+from rised.rubrics.windows import TagWindow
+from stages.cli import add_common, run_stage
+from stages.loop import (
+    TRAIN,
+    VALIDATION,
+    prompt_groups,
+    quotas,
+    rollout_metrics,
+    training_plans,
+    validation_metrics,
+    validation_plans,
+    validation_rollout,
+)
+from stages.progress import RunProgress
+from stages.provenance import run_header
+from stages.setup import load_run, open_pool, panel, read_tasks
+
+
+class Trainer:
+    """Everything that lives as long as the process: model, engine, workers, judge, method, and what resumes them."""
+
+    def __init__(self, config: RunConfig, tasks: Sequence[Task], run: RunDirectory) -> None:
+        self.config, self.run = config, run
+        self.run_name = f"{config.experiment}/{config.method.name}/seed-{config.seed}"
+        self.vocabulary = load_vocabulary(Path(config.rubrics.vocabulary))
+        self.judge = JUDGES[config.rubrics.judge.type](config.rubrics.judge, self.vocabulary)
+        self.method = Method.from_settings(config.method, self.vocabulary)
+        names = list(config.environments)
+        self.train_panels = {name: panel(tasks, name, TRAIN) for name in names}
+        self.validation_panels = {name: panel(tasks, name, VALIDATION) for name in names}
+        model, tokenizer = load_policy(config.model)
+        reference = load_policy(config.model)[0] if config.method.kl.coefficient > 0 else None
+        self.tokenizer = tokenizer
+        self.rendering = ChatRendering(
+            tokenizer,
+            system_in_user_turn=config.model.system_in_user_turn,
+            template_arguments=dict(config.model.template_arguments),
+        )
+        self.learner = Learner(model, reference, config.learner, temperature=config.rollout.temperature)
+        self.engine = TransformersEngine(model, self.rendering.end_token_id, DTYPES[config.model.rollout_dtype])
+        self.window = TagWindow(config.rubrics.window_steps)
+        self.cursors = dict.fromkeys(names, 0)
+        self.steering: dict[str, tuple[str, ...]] = {}
+
+    def resume(self) -> int:
+        """Take over the state of the last committed step and return the next step (0 for a new run)."""
+        last = self.run.last_committed()
+        if last is None:
+            return 0
+        state = json.loads(self.run.state_file("loop.json").read_text())
+        self.learner.load_state(self.run.state_file("loop.json").parent)
+        self.engine.load_weights(self.learner.model)
+        self.method.load_state(state["method"])
+        self.window = TagWindow.from_json(state["window"])
+        self.cursors = {name: int(value) for name, value in state["cursors"].items()}
+        self.steering = {name: tuple(rubrics) for name, rubrics in state["steering"].items()}
+        return last + 1
+
+    def write_state(self, step: Step) -> None:
+        """Everything that the next step depends on."""
+        self.learner.save_state(step.folder())
+        step.add_files()
+        state = {
+            "method": self.method.state(),
+            "window": self.window.to_json(),
+            "cursors": self.cursors,
+            "steering": {name: list(rubrics) for name, rubrics in self.steering.items()},
+        }
+        step.write_state("loop.json", json.dumps(state, sort_keys=True).encode())
+
+    def update(self, number: int, pool: EnvironmentPool, progress: RunProgress) -> tuple[list[Metric], dict[str, float]]:
+        """One update, committed: collect, tag, select, learn, steer, and validate when it is due."""
+        config, started = self.config, time.perf_counter()
+        candidates = self.method.candidate_count()
+        plans = training_plans(
+            config,
+            self.train_panels,
+            self.cursors,
+            self.steering,
+            self.vocabulary,
+            candidates,
+            number,
+            self.run_name,
+        )
+        with self.run.step(number, expected={"rollouts": len(plans)}) as step:
+            progress.phase("rollouts")
+            rollouts, collected = self._collect(plans, pool, config.rollout)
+            rollout_s = time.perf_counter() - started
+            progress.phase("tags")
+            tags = self.judge.tag(rollouts)
+            tag_s = time.perf_counter() - started - rollout_s
+            groups = prompt_groups(rollouts, tags)
+            selections = self.method.select(groups, number, config.seed)
+            chosen = {s.group_id: s.order for s in selections if s.selected}
+            selected = sorted((g for g in groups if g.group_id in chosen), key=lambda g: chosen[g.group_id] or 0)
+            self.window.push(number, rollouts, tags)
+            sequences = self.method.training_sequences(selected, self.window, self.rendering, config.block_style)
+            progress.phase("update")
+            report = self.learner.update(sequences, self.method.loss_terms())
+            self.engine.load_weights(self.learner.model)
+            self.steering = self.method.steering_for_next_step(self.window)
+            for name, count in quotas(candidates, list(self.train_panels), number).items():
+                self.cursors[name] += count
+            metrics = rollout_metrics(rollouts, tags, number)
+            metrics += self.method.metrics(number, selected, sequences) + report.records(number)
+            step.write("rollouts", to_table(rollouts, "rollouts"))
+            if tags:
+                step.write("tags", to_table(tags, "tags"), judge=self.judge.judge_id)
+            step.write("selections", to_table(selections, "selections"))
+            parts = {
+                "rollout_wait": rollout_s,
+                "tag_wait": tag_s,
+                "reference": report.timings.reference_s,
+                "teacher": report.timings.teacher_s,
+                "actor": report.timings.actor_s,
+            }
+            step_s = time.perf_counter() - started
+            parts["other"] = step_s - sum(parts.values())
+            parts["step"] = step_s
+            if number % config.validation.every == 0 or number == config.updates:
+                metrics += self._validate(number, step, pool, progress)
+            self.write_state(step)
+            exported = number == config.updates or (config.export_every and number % config.export_every == 0)
+            if exported:
+                self.learner.export_hf(step.folder(checkpoint=True), self.tokenizer)
+                step.add_files(checkpoint=True)
+            step.write("metrics", to_table(metrics, "metrics"))
+            step.write("timings", to_table(_timings(number, parts, collected), "timings"))
+            step.commit()
+        return metrics, parts
+
+    def start(self, warm_start: Path) -> list[Metric]:
+        """Commit step 0: the validation of the policy that the run starts from, measured once for the experiment."""
+        table = RunReader(warm_start).scan(VALIDATION)
+        rollouts: list[Rollout] = from_table(table, str(warm_start))
+        metrics = validation_metrics(rollouts, 0)
+        with self.run.step(0, expected={VALIDATION: len(rollouts)}) as step:
+            step.write(VALIDATION, to_table(rollouts, "rollouts"))
+            step.write("metrics", to_table(metrics, "metrics"))
+            self.write_state(step)
+            step.commit()
+        return metrics
+
+    def _collect(
+        self, plans: Sequence[EpisodePlan], pool: EnvironmentPool, settings: RolloutSettings
+    ) -> tuple[list[Rollout], CollectTimings]:
+        timings = CollectTimings()
+        rollouts = collect(plans, self.engine, self.rendering, pool, settings, timings=timings)
+        return rollouts, timings
+
+    def _validate(self, number: int, step: Step, pool: EnvironmentPool, progress: RunProgress) -> list[Metric]:
+        progress.phase("validation")
+        plans = validation_plans(self.config, self.validation_panels, number, self.run_name)
+        step.expect(VALIDATION, len(plans))
+        rollouts, _ = self._collect(plans, pool, validation_rollout(self.config))
+        step.write(VALIDATION, to_table(rollouts, "rollouts"))
+        return validation_metrics(rollouts, number)
+
+
+def _timings(step: int, parts: Mapping[str, float], collected: CollectTimings) -> list[Timing]:
+    rows = [Timing(step, f"time/{name}", seconds, "s") for name, seconds in parts.items()]
+    for name in ("generation_s", "environment_s", "environment_wait_s"):
+        rows.append(Timing(step, f"rollout/{name.removesuffix('_s')}", getattr(collected, name), "s"))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    rows.append(Timing(step, "process/peak_memory", peak, "MiB"))
+    return rows
+
+
+def prepare_run(run: RunDirectory, trainer: Trainer, tasks: Sequence[Task], prompts: Mapping[str, str]) -> None:
+    """Save the configuration and the header, or check that a resumed run still has the same."""
+    config = trainer.config
+    saved = run.path / CONFIG
+    if saved.is_file():
+        before = load_text(RunConfig, saved.read_text(), str(saved))
+        refuse_changed_strict_keys(before, config, str(saved))
+    run.write_header(run_header(config, tasks, trainer.vocabulary, trainer.judge.judge_id, prompts))
+    run.write_config(dump(config))
+
+
+def train(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path) -> None:
+    """Run to the last update, or return at once when that is committed already."""
+    with RunDirectory(out) as run:
+        recovered = run.recover()
+        if recovered.removed:
+            print(f"removed {len(recovered.removed)} leftovers of an interrupted step", flush=True)
+        if run.last_committed() == config.updates:
+            run.finish(config.updates)
+            return
+        trainer = Trainer(config, tasks, run)
+        with open_pool(config) as pool:
+            prepare_run(run, trainer, tasks, {name: pool.system_prompt(name) for name in config.environments})
+            first = trainer.resume()
+            with RunProgress(trainer.run_name, out, config.updates, max(0, first - 1)) as progress:
+                if first == 0:
+                    progress.step(0, trainer.start(warm_start), {})
+                for number in range(max(1, first), config.updates + 1):
+                    metrics, parts = trainer.update(number, pool, progress)
+                    progress.step(number, metrics, parts)
+        run.finish(config.updates)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_common(parser)
+    parser.add_argument("--method", required=True, help="method of the experiment (file of configs/methods)")
+    parser.add_argument("--seed", type=int, required=True, help="run seed")
+    parser.add_argument("--tasks", type=Path, help="tasks.parquet (default: in the experiment's results folder)")
+    parser.add_argument("--warm-start", type=Path, help="folder of the warm start's validation (default: likewise)")
+    parser.add_argument("--out", type=Path, help="run directory (default: likewise)")
+    args = parser.parse_args()
+    config = load_run(args.config, args.method, args.seed, args.set)
+    folder = Path("results") / config.experiment
+    tasks_path = args.tasks or folder / "tasks.parquet"
+    warm_start = args.warm_start or folder / "warm_start"
+    out = check_results_path(args.out or run_directory(Path("results"), config.experiment, args.method, args.seed))
+    if args.dry_run:
+        print(dump(config))
+        print(f"# plan: {config.updates} updates of {config.method.candidate_groups} candidate groups "
+              f"x {config.rollouts_per_group} rollouts, {config.method.selected_groups} groups trained on, "
+              f"validation every {config.validation.every} updates; writes {out}")
+        return
+    train(config, read_tasks(tasks_path), warm_start, out)
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,17 @@
+rule train:
+    message:
+        "Train {wildcards.method}, seed {wildcards.seed}"
+    input:
+        config=GRID.experiment_file,
+        tasks=GRID.tasks,
+        warm_start=GRID.warm_start,
+    output:
+        GRID.run_pattern,
+    log:
+        f"{GRID.logs}/train-{{method}}-seed-{{seed}}.log",
+    benchmark:
+        f"{GRID.logs}/train-{{method}}-seed-{{seed}}.benchmark.tsv"
+    shell:
+        "python -m stages.train --config {input.config:q} --tasks {input.tasks:q}"
+        " --warm-start $(dirname {input.warm_start:q}) --method {wildcards.method} --seed {wildcards.seed}"
+        " --out $(dirname {output:q}) > {log:q} 2>&1"

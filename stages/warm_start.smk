@@ -1,0 +1,14 @@
+rule nano_policy:
+    message:
+        "Nano policy: tokenizer and supervised warm start on expert transcripts"
+    input:
+        "configs/nano_policy.yaml",
+    output:
+        f"{GRID.results}/nano_policy/model.safetensors",
+    log:
+        f"{GRID.results}/nano_policy/logs/nano_policy.log",
+    benchmark:
+        f"{GRID.results}/nano_policy/logs/nano_policy.benchmark.tsv"
+    threads: 2
+    shell:
+        "python -m stages.warm_start --config {input:q} --out $(dirname {output:q}) > {log:q} 2>&1"

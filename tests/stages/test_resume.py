@@ -1,0 +1,113 @@
+"""A run that is killed at any moment ends byte-equal to one that never was."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rised.records import faults
+from rised.records.digest import reproducible_digest
+from stages.progress import FILE
+
+UPDATES = 3
+
+
+def in_child(action: Callable[[], None], kill_after_s: float | None = None) -> int:
+    """Run ``action`` in a forked process, killing it after a while if asked; the signal that ended it (0: none)."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            action()
+            code = 0
+        finally:
+            os._exit(code)
+    if kill_after_s is not None:
+        time.sleep(kill_after_s)
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitpid(pid, 0)[1]
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "the run failed by itself"
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+def digest(run: Path) -> dict[str, str]:
+    return {path: value for path, value in reproducible_digest(run).items() if path != FILE}
+
+
+@pytest.fixture(scope="module")
+def train_tiny(tiny_experiment) -> Callable[[Path], None]:
+    """Trains RISED on the tiny experiment into a folder, or goes on with the run that is there."""
+    from stages.setup import load_run, read_tasks
+    from stages.train import train
+
+    config = load_run(tiny_experiment.config, "rised", 0)
+    tasks = read_tasks(tiny_experiment.tasks)
+    return lambda out: train(config, tasks, tiny_experiment.warm_start, out)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(train_tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], int, float]:
+    """Digest of an uninterrupted run, how many places it offers to die at, and how long it took in seconds."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    points = folder / "points"
+
+    def run() -> None:
+        faults.arm(list_to=str(points))
+        train_tiny(folder / "run")
+
+    started = time.monotonic()
+    assert in_child(run) == 0
+    return digest(folder / "run"), len(points.read_text().splitlines()), time.monotonic() - started
+
+
+def test_the_same_seed_twice_gives_the_same_bytes(train_tiny, undisturbed, tmp_path: Path) -> None:
+    assert in_child(lambda: train_tiny(tmp_path / "run")) == 0
+    assert digest(tmp_path / "run") == undisturbed[0]
+
+
+def test_a_kill_at_twenty_places_where_the_disk_is_touched_changes_nothing(
+    train_tiny, undisturbed, tmp_path: Path
+) -> None:
+    expected, points, _ = undisturbed
+    assert points >= 20
+    killed = 0
+    for point in random.Random(0).sample(range(1, points + 1), 20):
+        run = tmp_path / f"run-{point}"
+
+        def die_there(run: Path = run, point: int = point) -> None:
+            faults.arm(kill_at=point)
+            train_tiny(run)
+
+        killed += in_child(die_there) == signal.SIGKILL
+        assert in_child(lambda run=run: train_tiny(run)) == 0
+        assert digest(run) == expected, f"killed at point {point}"
+    assert killed == 20
+
+
+def test_kills_at_random_moments_of_one_run_change_nothing(train_tiny, undisturbed, tmp_path: Path) -> None:
+    expected, _, duration_s = undisturbed
+    moments = random.Random(1)
+    killed = 0
+    for _ in range(4):
+        killed += in_child(lambda: train_tiny(tmp_path / "run"), moments.uniform(0.2, 0.8) * duration_s) == signal.SIGKILL
+    assert in_child(lambda: train_tiny(tmp_path / "run")) == 0
+    assert killed >= 1
+    assert digest(tmp_path / "run") == expected
+
+
+def test_a_finished_run_writes_its_mark_again_without_training(train_tiny, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert in_child(lambda: train_tiny(run)) == 0
+    (run / "DONE").unlink()
+    before = digest(run)
+    started = time.monotonic()
+    train_tiny(run)
+    assert time.monotonic() - started < 5
+    assert (run / "DONE").exists()
+    assert {k: v for k, v in digest(run).items() if k != "DONE"} == before
