@@ -1,0 +1,52 @@
+"""The command line that every table and figure module shares: ``--runs DIR --out DIR [--experiment NAME]``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from analysis import AnalysisError
+from analysis.formatting import write_table
+from analysis.frames import Frames
+from analysis.runs import find_experiment
+from analysis.tables import BuiltTable
+from rised.records.errors import RecordError
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """The shared options; a module may add its own."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--runs", type=Path, required=True, help="results folder, or one experiment in it")
+    made.add_argument("--out", type=Path, required=True, help="folder for the files that are written")
+    made.add_argument("--experiment", help="which experiment, where --runs holds several")
+    return made
+
+
+def run(
+    make: Callable[[Frames, argparse.Namespace], Sequence[Path]],
+    arguments: Sequence[str] | None,
+    made: argparse.ArgumentParser,
+) -> int:
+    """Parse, load, make, print what was written; a wrong input ends with one message and exit code 1."""
+    options = made.parse_args(arguments)
+    try:
+        frames = Frames(find_experiment(options.runs, options.experiment))
+        for path in make(frames, options):
+            print(path)
+    except (AnalysisError, RecordError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def run_tables(
+    build: Callable[[Frames], Sequence[BuiltTable]], description: str, arguments: Sequence[str] | None = None
+) -> int:
+    """The command of a table module: each table as CSV, Markdown and LaTeX."""
+
+    def make(frames: Frames, options: argparse.Namespace) -> list[Path]:
+        return [path for table in build(frames) for path in write_table(table.printed, table.frame, options.out)]
+
+    return run(make, arguments, parser(description))

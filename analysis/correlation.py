@@ -1,0 +1,120 @@
+"""Correlations of a signal with an improvement, with every undefined case named.
+
+Pairs with a missing member are left out as pairs before ranking; ties get average ranks; a series whose range is at
+most ``CONSTANT_RANGE`` is constant (floating-point noise must not make ranks). An undefined correlation stays
+undefined, with its reason: it is never 0 and never enters a mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from analysis.statistics import DRAWS, LEVEL, Interval, percentile_interval
+
+CONSTANT_RANGE = 1e-9
+MIN_PAIRS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Correlation:
+    """``spearman`` and ``pearson`` are None exactly when ``reason`` is set. ``n`` pairs used of ``n_given``."""
+
+    spearman: float | None
+    pearson: float | None
+    n: int
+    n_given: int
+    reason: str = ""
+
+    @property
+    def status(self) -> str:
+        """ "ok", "ok, n = 4 of 6" or "undefined: constant"."""
+        if self.reason:
+            return f"undefined: {self.reason}"
+        return "ok" if self.n == self.n_given else f"ok, n = {self.n} of {self.n_given}"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockBootstrap:
+    """Intervals over resampled blocks; ``skipped`` draws held a constant series and were left out."""
+
+    spearman: Interval
+    pearson: Interval
+    draws: int
+    skipped: int
+
+
+def correlate(signal: Sequence[float | None], improvement: Sequence[float | None]) -> Correlation:
+    """Spearman and Pearson correlation of two series of equal length; None or NaN marks a missing member."""
+    if len(signal) != len(improvement):
+        raise ValueError(f"series of different length: {len(signal)} and {len(improvement)}")
+    x, y = _complete_pairs(signal, improvement)
+    if x.size < MIN_PAIRS:
+        return Correlation(None, None, x.size, len(signal), f"n < {MIN_PAIRS}")
+    if is_constant(x) or is_constant(y):
+        return Correlation(None, None, x.size, len(signal), "constant")
+    spearman = stats.pearsonr(stats.rankdata(_snap(x)), stats.rankdata(_snap(y))).statistic
+    return Correlation(float(spearman), float(stats.pearsonr(x, y).statistic), x.size, len(signal))
+
+
+def is_constant(values: np.ndarray) -> bool:
+    """Whether the range is at most ``CONSTANT_RANGE``."""
+    return values.size == 0 or float(values.max() - values.min()) <= CONSTANT_RANGE
+
+
+def block_bootstrap(
+    signal: Sequence[float | None],
+    improvement: Sequence[float | None],
+    blocks: Sequence[int],
+    seed: int = 0,
+    draws: int = DRAWS,
+    level: float = LEVEL,
+) -> BlockBootstrap:
+    """Resample whole blocks (checkpoints, whose pairs belong together); with one block there is no interval."""
+    block_ids = sorted(set(blocks))
+    if len(block_ids) < 2:
+        none = Interval(None, None, level, "one checkpoint")
+        return BlockBootstrap(none, none, 0, 0)
+    rows = {block: [i for i, b in enumerate(blocks) if b == block] for block in block_ids}
+    rng = np.random.default_rng(seed)
+    found: list[Correlation] = []
+    for _ in range(draws):
+        picked = [i for b in rng.integers(0, len(block_ids), size=len(block_ids)) for i in rows[block_ids[b]]]
+        found.append(correlate([signal[i] for i in picked], [improvement[i] for i in picked]))
+    kept = [c for c in found if not c.reason]
+    return BlockBootstrap(
+        _interval_of(kept, lambda c: c.spearman, level),
+        _interval_of(kept, lambda c: c.pearson, level),
+        draws,
+        draws - len(kept),
+    )
+
+
+def _interval_of(kept: list[Correlation], pick: Callable[[Correlation], float | None], level: float) -> Interval:
+    if not kept:
+        return Interval(None, None, level, "constant in every draw")
+    return percentile_interval(np.asarray([pick(c) for c in kept], dtype=np.float64), level)
+
+
+def _complete_pairs(
+    signal: Sequence[float | None], improvement: Sequence[float | None]
+) -> tuple[np.ndarray, np.ndarray]:
+    pairs = np.asarray(
+        [(np.nan if a is None else a, np.nan if b is None else b) for a, b in zip(signal, improvement, strict=True)],
+        dtype=np.float64,
+    ).reshape(-1, 2)
+    kept = pairs[np.isfinite(pairs).all(axis=1)]
+    return kept[:, 0], kept[:, 1]
+
+
+def _snap(values: np.ndarray) -> np.ndarray:
+    """Give values closer than ``CONSTANT_RANGE`` to their lower neighbour that neighbour's value, so that they tie."""
+    order = np.argsort(values, kind="stable")
+    snapped = values.copy()
+    for previous, current in zip(order[:-1], order[1:], strict=True):
+        if values[current] - snapped[previous] <= CONSTANT_RANGE:
+            snapped[current] = snapped[previous]
+    return snapped

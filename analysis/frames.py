@@ -1,0 +1,217 @@
+"""Tidy data frames of an experiment: pass rates, outcomes per task, step times, rubric counts.
+
+Every frame has the columns ``method`` and ``seed``; a run that lacks something has no rows for it, and nothing is
+filled in. Comparing runs over different task panels is refused here, once, for all tables and figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analysis import AnalysisError
+from analysis.names import ordered_environments
+from analysis.panels import check_panels
+from analysis.runs import Experiment, Run
+
+SUCCESS = "validation/success/"
+TASKS = "validation/tasks/"
+EPISODE_COLUMNS = [
+    "step",
+    "environment",
+    "task_id",
+    "rollout_index",
+    "rollout_id",
+    "success",
+    "reward_valid",
+    "stop_reason",
+    "turn_count",
+    "token_count",
+]
+
+
+class Frames:
+    """Lazily loaded frames of one experiment, on one checked task panel."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+        check_panels(experiment)
+        self._counts: dict[tuple[Run, str], pd.DataFrame] = {}
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """Columns method, seed, step, name, value (NaN = undefined), unit."""
+        return self._collect(lambda run: run.reader.scan("metrics"))
+
+    @cached_property
+    def timings(self) -> pd.DataFrame:
+        """Step-level times: columns method, seed, step, name, value, unit."""
+        whole_step = pc.field("subject") == ""
+        return self._collect(lambda run: run.reader.scan("timings", ["step", "name", "value", "unit"], whole_step))
+
+    @cached_property
+    def validation(self) -> pd.DataFrame:
+        """One row per validation rollout, texts and tokens left out; step 0 is the warm start."""
+        return self._collect(lambda run: run.reader.scan("validation", EPISODE_COLUMNS))
+
+    @cached_property
+    def rollouts(self) -> pd.DataFrame:
+        """One row per training rollout, texts and tokens left out."""
+        return self._collect(lambda run: run.reader.scan("rollouts", EPISODE_COLUMNS))
+
+    @cached_property
+    def pass_rates(self) -> pd.DataFrame:
+        """Validation pass rates: columns method, seed, step, environment (and overall), pass_rate, tasks.
+
+        Overall is the unweighted mean of the experiment's environments, and absent at a step that lacks one of them.
+        """
+        names = self.metrics["name"]
+        rows = self.metrics[names.str.startswith(SUCCESS) & (names != SUCCESS + "overall")].dropna(subset=["value"])
+        rows = rows.assign(environment=rows["name"].str.removeprefix(SUCCESS), pass_rate=rows["value"])
+        counts = self.metrics[names.str.startswith(TASKS)]
+        counts = counts.assign(environment=counts["name"].str.removeprefix(TASKS), tasks=counts["value"])
+        keys = ["method", "seed", "step", "environment"]
+        rates = rows[[*keys, "pass_rate"]].merge(counts[[*keys, "tasks"]], on=keys, how="left")
+        environments = rates["environment"].nunique()
+        grouped = rates.groupby(["method", "seed", "step"], as_index=False).agg(
+            pass_rate=("pass_rate", "mean"), tasks=("tasks", lambda s: s.sum(min_count=1)), n=("environment", "size")
+        )
+        whole = grouped[grouped["n"] == environments].drop(columns="n").assign(environment="overall")
+        return pd.concat([rates, whole], ignore_index=True)[[*keys, "pass_rate", "tasks"]]
+
+    @property
+    def environments(self) -> list[str]:
+        """Environments with validation results, without "overall"."""
+        return [e for e in ordered_environments(self.pass_rates["environment"].unique()) if e != "overall"]
+
+    @cached_property
+    def final_step(self) -> int | None:
+        """The last evaluated step of the finished runs (the longest, should they differ); None if none is finished."""
+        steps = [
+            step for run in self.experiment.runs if run.complete and (step := self.last_evaluated(run)) is not None
+        ]
+        return max(steps, default=None)
+
+    def last_evaluated(self, run: Run) -> int | None:
+        """The last step of a run with an overall pass rate."""
+        rates = self.pass_rates
+        steps = rates.loc[_is(rates, run) & (rates["environment"] == "overall"), "step"]
+        return None if steps.empty else int(steps.max())
+
+    def final_runs(self, method: str) -> list[Run]:
+        """The finished runs of a method last evaluated at the experiment's final step: all that a mean may hold."""
+        return [
+            run for run in self.experiment.of(method) if run.complete and self.last_evaluated(run) == self.final_step
+        ]
+
+    def left_out(self) -> list[str]:
+        """One sentence per run that is not in the final means, and why."""
+        ended = [
+            f"{run.label}: last evaluated at update {self.last_evaluated(run)}, others at {self.final_step}"
+            for run in self.experiment.runs
+            if run.complete and self.last_evaluated(run) != self.final_step
+        ]
+        return [f"{gap}; not in the means of final results" for gap in self.experiment.gaps() + ended]
+
+    def rate(self, run: Run, step: int, environment: str) -> float:
+        """One pass rate; NaN if it was not measured."""
+        rates = self.pass_rates
+        found = rates.loc[
+            _is(rates, run) & (rates["step"] == step) & (rates["environment"] == environment), "pass_rate"
+        ]
+        return float(found.iloc[0]) if len(found) else float("nan")
+
+    def outcomes(self, method: str, step: int | None = None) -> dict[str, np.ndarray] | None:
+        """Task pass rates (S, T) per environment at ``step`` (default: final) over the method's final runs.
+
+        None when a run has no validation shards of that step (compacted results may hold metrics only).
+        """
+        wanted = self.final_step if step is None else step
+        runs = self.final_runs(method)
+        rows = self.validation
+        if wanted is None or not runs or rows.empty:
+            return None
+        rows = rows[(rows["method"] == method) & (rows["step"] == wanted) & rows["seed"].isin([r.seed for r in runs])]
+        result: dict[str, np.ndarray] = {}
+        for environment in self.environments:
+            here = rows[rows["environment"] == environment]
+            valid = here.assign(value=here["success"].where(here["reward_valid"]).astype("float64"))
+            table_ST = valid.pivot_table("value", "seed", "task_id", aggfunc="mean", dropna=False, sort=True)
+            if len(table_ST) != len(runs):
+                return None
+            result[environment] = table_ST.to_numpy(dtype=np.float64)
+        return result or None
+
+    def rubric_counts(self, run: Run, judge: str) -> pd.DataFrame:
+        """:func:`rubric_counts`, counted once."""
+        if (run, judge) not in self._counts:
+            self._counts[run, judge] = rubric_counts(run, judge)
+        return self._counts[run, judge]
+
+    def _collect(self, load: Any) -> pd.DataFrame:
+        frames = []
+        for run in self.experiment.runs:
+            table: pa.Table = load(run)
+            frame = table.to_pandas()
+            frame.insert(0, "method", run.method)
+            frame.insert(1, "seed", run.seed)
+            frames.append(frame)
+        kept = [frame for frame in frames if len(frame)] or frames[:1]
+        return pd.concat(kept, ignore_index=True)
+
+
+def judges(run: Run, kind: str = "tags") -> list[str]:
+    """Ids of the judges that tagged a run."""
+    found = {shard.judge for shard in run.reader.shards(kind) if shard.judge}
+    if not found:
+        column = run.reader.scan(kind, ["judge"])["judge"]
+        found = set(pc.unique(column).to_pylist())
+    return sorted(found)
+
+
+def only_judge(runs: Iterable[Run]) -> str | None:
+    """The judge that all tagged runs share; None when nothing is tagged; an error when there are several."""
+    found = {judge for run in runs for judge in judges(run)}
+    if len(found) > 1:
+        raise AnalysisError(f"the runs hold tags of several judges: {', '.join(sorted(found))}; name one with --judge")
+    return next(iter(found), None)
+
+
+def rubric_counts(run: Run, judge: str) -> pd.DataFrame:
+    """Training tags per step, as counts of rollouts: columns step, rubric_id, demonstrates, violates, absent, error."""
+    columns = ["step", "rubric_id", "demonstrates", "violates", "absent", "error"]
+    counted = []
+    for step, table in _tags_by_step(run, judge):
+        if table.num_rows:
+            state = pc.if_else(pc.equal(table["status"], "ok"), table["state"], "error")
+            groups = table.append_column("seen", state).group_by(["rubric_id", "seen"]).aggregate([([], "count_all")])
+            counted.append(groups.append_column("step", pa.repeat(step, groups.num_rows)))
+    if not counted:
+        return pd.DataFrame(columns=columns)
+    wide = pa.concat_tables(counted).to_pandas().pivot(index=["step", "rubric_id"], columns="seen", values="count_all")
+    return wide.reset_index().reindex(columns=columns).fillna(0).astype(dict.fromkeys(columns[2:], "int64"))
+
+
+def _tags_by_step(run: Run, judge: str) -> list[tuple[int, pa.Table]]:
+    """A run's training tags, one table per step; a compacted run's are joined to their step on the rollout."""
+    columns = ["rollout_id", "rubric_id", "state", "status"]
+    if not (run.path / "compacted.json").exists():
+        return [(s, run.reader.scan("tags", columns[1:], steps=[s], judge=judge)) for s in run.reader.steps()]
+    tags = run.reader.scan("tags", columns, judge=judge)
+    steps = run.reader.scan("rollouts", ["rollout_id", "step"])
+    if tags.num_rows and not steps.num_rows:
+        raise AnalysisError(
+            f"{run.path}: compacted tags without rollouts; their steps are unknown. Compact the run with its rollouts."
+        )
+    joined = tags.join(steps, "rollout_id", join_type="inner")
+    return [(s, joined.filter(pc.equal(joined["step"], s))) for s in sorted(pc.unique(joined["step"]).to_pylist())]
+
+
+def _is(frame: pd.DataFrame, run: Run) -> pd.Series:
+    return (frame["method"] == run.method) & (frame["seed"] == run.seed)

@@ -1,0 +1,28 @@
+"""Write the report; ``--out`` is a folder (it gets ``report.html``) or the name of an HTML file.
+
+python -m analysis.report --runs results/laptop_grid --out build
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis.command import parser, run
+from analysis.frames import Frames
+from analysis.report.page import render
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    def make(frames: Frames, options: argparse.Namespace) -> list[Path]:
+        path = options.out if options.out.suffix == ".html" else options.out / "report.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(render(frames), encoding="utf-8")
+        return [path]
+
+    return run(make, arguments, parser("The report as one HTML file"))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

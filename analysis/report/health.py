@@ -1,0 +1,127 @@
+"""What went wrong in the data, counted: tag errors, invalid episodes, truncations, stop reasons, sums that do not
+agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.formatting import MISSING, Cell, Group, PrintedTable, percent
+from analysis.frames import Frames, judges
+from analysis.runs import Run
+from rised.records.types import StopReason
+
+STOP_WORDS: dict[str, str] = {
+    StopReason.ENVIRONMENT_DONE: "ended by the environment",
+    StopReason.REPEATED_OUTPUT: "repeated output",
+    StopReason.INVALID_FORMAT: "unreadable reply",
+    StopReason.TURN_LIMIT: "turn limit",
+    StopReason.EPISODE_TOKEN_LIMIT: "token limit",
+    StopReason.ENVIRONMENT_ERROR: "environment error",
+    StopReason.PREFIX_VIOLATION: "prefix violation",
+}
+TRUNCATED = (StopReason.TURN_LIMIT, StopReason.EPISODE_TOKEN_LIMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class StopBar:
+    """Shares of the stop reasons of one run's episodes: (reason, words, share) in a fixed order."""
+
+    label: str
+    episodes: int
+    parts: Sequence[tuple[str, str, float]]
+
+
+def health_table(frames: Frames) -> PrintedTable:
+    """One row per run."""
+    rows = []
+    for run in frames.experiment.runs:
+        train, validation = _of(frames.rollouts, run), _of(frames.validation, run)
+        tags = tag_errors(frames, run)
+        rows.append(
+            [
+                Cell(run.label),
+                Cell(f"{len(train):,}" if len(train) else MISSING),
+                Cell(_share(~train["reward_valid"])),
+                Cell(_share(train["stop_reason"].isin(TRUNCATED))),
+                Cell(f"{len(validation):,}" if len(validation) else MISSING),
+                Cell(_share(~validation["reward_valid"])),
+                Cell(_share(validation["stop_reason"].isin(TRUNCATED))),
+                Cell(MISSING if tags is None else f"{tags[1]:,}"),
+                Cell(MISSING if tags is None or not tags[1] else percent(tags[0] / tags[1], 2)),
+            ]
+        )
+    return PrintedTable(
+        "health",
+        "Episodes and tags that failed, by run.",
+        [
+            "Run",
+            "Training episodes",
+            "invalid",
+            "cut off",
+            "Validation episodes",
+            "invalid",
+            "cut off",
+            "Training tags",
+            "errors",
+        ],
+        [Group("", rows)],
+        [
+            "Invalid: the environment failed or the tokens broke their prefix; such an episode has no reward and no "
+            "success and is left out of every rate. Cut off: at the turn or token limit. A tag error contributes no "
+            "state; it is never “absent”.",
+            *disagreements(frames),
+        ],
+    )
+
+
+def tag_errors(frames: Frames, run: Run) -> tuple[int, int] | None:
+    """(errors, tags) over all judges of the run's training tags; None when nothing is tagged."""
+    counts = [frames.rubric_counts(run, judge) for judge in judges(run)]
+    if not any(len(frame) for frame in counts):
+        return None
+    whole = pd.concat(counts)
+    errors = int(whole["error"].sum())
+    return errors, errors + int(whole[["demonstrates", "violates", "absent"]].to_numpy().sum())
+
+
+def stop_bars(frames: Frames) -> list[StopBar]:
+    """Training episodes' stop reasons per run; empty where rollouts are not stored."""
+    bars = []
+    for run in frames.experiment.runs:
+        reasons = _of(frames.rollouts, run)["stop_reason"]
+        if len(reasons):
+            shares = reasons.value_counts(normalize=True)
+            parts = [(r.value, STOP_WORDS[r], float(shares[r.value])) for r in StopReason if r.value in shares]
+            bars.append(StopBar(run.label, len(reasons), parts))
+    return bars
+
+
+def disagreements(frames: Frames) -> list[str]:
+    """Runs whose stored pass rate differs from the one counted in their validation shards."""
+    rows = frames.validation
+    if rows.empty:
+        return ["Pass rates could not be checked against episodes: no validation shards here."]
+    valid = rows[rows["reward_valid"]].assign(counted=lambda f: f["success"].astype("float64"))
+    keys = ["method", "seed", "step", "environment"]
+    counted = valid.groupby(keys, as_index=False)["counted"].mean()
+    both = frames.pass_rates.merge(counted, on=keys)
+    odd = both[(both["pass_rate"] - both["counted"]).abs() > 1e-9]
+    if odd.empty:
+        return [f"All {len(both):,} stored pass rates equal those counted in the validation episodes."]
+    return [
+        f"{row['method']} seed {row['seed']} update {row['step']} {row['environment']}: stored {row['pass_rate']:.4f}, "
+        f"counted {row['counted']:.4f}"
+        for row in odd.to_dict("records")
+    ]
+
+
+def _of(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
+    return frame[(frame["method"] == run.method) & (frame["seed"] == run.seed)]
+
+
+def _share(flags: pd.Series) -> str:
+    return percent(float(flags.mean()), 1) if len(flags) else MISSING

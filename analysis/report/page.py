@@ -1,0 +1,68 @@
+"""Builds the parts and puts them into the template. Images are embedded in a light and a dark variant."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from analysis import scale
+from analysis.figures import style
+from analysis.frames import Frames
+from analysis.registry import build_figures, build_tables
+from analysis.report import health, overview, provenance
+from analysis.report.samples import sample
+from rised.rubrics.vocabulary import load_vocabulary
+
+SCREEN_DPI = 150
+"""1,800 px wide: sharp at the page's width, and half the size of the published file."""
+
+
+def render(frames: Frames) -> str:
+    """The whole page as text."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    figures = build_figures(frames)
+    shared, differing = provenance.header_entries(frames.experiment)
+    settings, own_settings = provenance.config_entries(frames.experiment)
+    samples = sample(frames)
+    return environment.get_template("template.html.j2").render(
+        experiment=frames.experiment,
+        scale=scale.describe(frames.experiment),
+        tiles=overview.tiles(frames),
+        headline=overview.headline(frames),
+        findings=overview.findings(frames),
+        gaps=frames.left_out() + provenance.unexpected(frames.experiment),
+        tables={name: [table.printed for table in built] for name, built in build_tables(frames).items()},
+        figures=figures,
+        images={
+            name: {
+                theme.name: _data_uri(style.png_bytes(figure.draw(theme), SCREEN_DPI))
+                for theme in (style.LIGHT, style.DARK)
+            }
+            for name, figure in figures.items()
+        },
+        health=health.health_table(frames),
+        stop_bars=health.stop_bars(frames),
+        stop_words=health.STOP_WORDS,
+        shared=shared,
+        settings=settings,
+        own_settings=own_settings,
+        description=provenance.description(frames.experiment),
+        differing=differing,
+        vocabulary_hash=load_vocabulary().hash,
+        samples=samples,
+        sample_methods=list(dict.fromkeys((s.method, s.method_label) for s in samples)),
+        sample_environments=list(dict.fromkeys((s.environment, s.environment_label) for s in samples)),
+        synthetic=any(run.header.get("synthetic") is True for run in frames.experiment.runs),
+    )
+
+
+def _data_uri(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

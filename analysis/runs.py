@@ -1,0 +1,143 @@
+"""Finding the runs of an experiment: ``<experiment>/<method>/seed-<s>/``, finished or not.
+
+What a run stores is read through ``rised.records``; what it means is in ``frames``. A run that is absent or
+unfinished is part of the description of an experiment, so that every table can say so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from analysis import AnalysisError
+from analysis.names import method_name, ordered_methods
+from rised.records.shards import RunReader
+
+_SEED = re.compile(r"seed-(\d+)")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run on disk. ``complete`` means that the run itself wrote its DONE file."""
+
+    experiment: str
+    method: str
+    seed: int
+    path: Path
+
+    @cached_property
+    def reader(self) -> RunReader:
+        return RunReader(self.path)
+
+    @property
+    def complete(self) -> bool:
+        return self.reader.done
+
+    @cached_property
+    def header(self) -> dict[str, Any]:
+        """Versions and hashes that the run recorded when it started."""
+        return self.reader.header()
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration that was saved with the run."""
+        try:
+            loaded = YAML(typ="safe").load(self.reader.config_text())
+        except YAMLError as error:
+            raise AnalysisError(f"{self.path / 'config.yaml'} is not readable YAML: {error}") from error
+        return loaded if isinstance(loaded, dict) else {}
+
+    @property
+    def last_step(self) -> int:
+        """The last committed step; 0 when nothing is committed yet."""
+        return max(self.reader.steps(), default=0)
+
+    @property
+    def planned(self) -> int | None:
+        """Updates that the configuration asks for."""
+        updates = self.config.get("updates")
+        return updates if isinstance(updates, int) else None
+
+    @property
+    def label(self) -> str:
+        return f"{method_name(self.method)} seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The runs below one experiment folder, methods in the paper's order, seeds ascending."""
+
+    name: str
+    path: Path
+    runs: Sequence[Run]
+
+    @property
+    def methods(self) -> list[str]:
+        return ordered_methods({run.method for run in self.runs})
+
+    @property
+    def seeds(self) -> list[int]:
+        """All seeds that any method has."""
+        return sorted({run.seed for run in self.runs})
+
+    def of(self, method: str) -> list[Run]:
+        return [run for run in self.runs if run.method == method]
+
+    @property
+    def unfinished(self) -> list[Run]:
+        return [run for run in self.runs if not run.complete]
+
+    @property
+    def missing(self) -> list[tuple[str, int]]:
+        """Pairs of method and seed that others of the experiment have and that are not there."""
+        present = {(run.method, run.seed) for run in self.runs}
+        return [(m, s) for m in self.methods for s in self.seeds if (m, s) not in present]
+
+    def gaps(self) -> list[str]:
+        """One sentence per run that is missing or unfinished; empty when the grid is whole."""
+        texts = [
+            f"{run.label}: unfinished at update {run.last_step}" + (f" of {run.planned}" if run.planned else "")
+            for run in self.unfinished
+        ]
+        return texts + [f"{method_name(method)} seed {seed}: not run" for method, seed in self.missing]
+
+
+def find_experiment(root: Path, name: str | None = None) -> Experiment:
+    """The experiment at ``root`` (its folder, or a results folder that holds it).
+
+    Raises AnalysisError when there is none, or several and no name was given.
+    """
+    if not root.is_dir():
+        raise AnalysisError(f"there is no folder {root}; give the results folder, or one experiment in it, as --runs")
+    candidates = [root] if _run_folders(root) else [p for p in sorted(root.iterdir()) if p.is_dir() and _run_folders(p)]
+    if name is not None:
+        candidates = [path for path in candidates if path.name == name]
+    if not candidates:
+        wanted = f"experiment {name!r}" if name else "run"
+        raise AnalysisError(
+            f"no {wanted} below {root}: expected <method>/seed-<number>/manifest.json, or that below one more folder"
+        )
+    if len(candidates) > 1:
+        names = ", ".join(path.name for path in candidates)
+        raise AnalysisError(f"{root} holds several experiments ({names}); name one with --experiment")
+    path = candidates[0]
+    runs = [Run(path.name, folder.parent.name, seed, folder) for folder, seed in _run_folders(path)]
+    order = {method: i for i, method in enumerate(ordered_methods({run.method for run in runs}))}
+    return Experiment(path.name, path, sorted(runs, key=lambda run: (order[run.method], run.seed)))
+
+
+def _run_folders(experiment: Path) -> list[tuple[Path, int]]:
+    """Run folders that were started (they have a header), with their seeds."""
+    found = []
+    for folder in sorted(experiment.glob("*/seed-*")):
+        match = _SEED.fullmatch(folder.name)
+        if match and (folder / "manifest.json").is_file():
+            found.append((folder, int(match.group(1))))
+    return found
