@@ -6,11 +6,13 @@ rule table:
     output:
         f"{GRID.analysis}/tables/{{name}}.csv",
     params:
-        runs=GRID.runs,
+        runs=lambda wildcards: GRID.runs,
     log:
         f"{GRID.analysis}/logs/{{name}}.log",
     benchmark:
         f"{GRID.analysis}/logs/{{name}}.benchmark.tsv"
+    conda:
+        "../environment.yml"
     shell:
         "python -m analysis.tables.{wildcards.name} --runs {params.runs:q} --out $(dirname {output:q}) > {log:q} 2>&1"
 
@@ -23,11 +25,13 @@ rule figure:
     output:
         f"{GRID.analysis}/figures/{{name}}.png",
     params:
-        runs=GRID.runs,
+        runs=lambda wildcards: GRID.runs,
     log:
         f"{GRID.analysis}/logs/{{name}}.log",
     benchmark:
         f"{GRID.analysis}/logs/{{name}}.benchmark.tsv"
+    conda:
+        "../environment.yml"
     shell:
         "python -m analysis.figures.{wildcards.name} --runs {params.runs:q} --out $(dirname {output:q}) > {log:q} 2>&1"
 
@@ -42,10 +46,12 @@ rule report_file:
     output:
         GRID.report,
     params:
-        runs=GRID.runs,
+        runs=lambda wildcards: GRID.runs,
     log:
         f"{GRID.analysis}/logs/report.log",
     benchmark:
         f"{GRID.analysis}/logs/report.benchmark.tsv"
+    conda:
+        "../environment.yml"
     shell:
         "python -m analysis.report --runs {params.runs:q} --out {output:q} > {log:q} 2>&1"

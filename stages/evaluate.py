@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from rised.config.resolved import dump
+from rised.config import ConfigError
+from rised.config.resolved import dump, keys
 from rised.environments.base import Task
 from rised.experiment import RunSettings
 from rised.models.engine import TransformersEngine
@@ -27,14 +29,38 @@ from rised.rollouts.episodes import CollectTimings, collect
 from stages.cli import add_common, run_stage
 from stages.loop import VALIDATION, validation_metrics, validation_plans, validation_rollout
 from stages.progress import rates
-from stages.setup import load_experiment, open_pool, panel, read_tasks
+from stages.provenance import folder_hash
+from stages.setup import load_experiment, open_pool, panel, panel_hash, read_tasks
+
+
+def validation_basis(config: RunSettings, tasks: Sequence[Task]) -> dict[str, Any]:
+    """All that the validation of a policy follows from: its settings, the panel and the weights."""
+    other = ("validation.every", *(f"environments.{name}.train_tasks" for name in config.environments))
+    parts = ("environments", "model", "rollout", "validation")
+    settings = {
+        key: value
+        for key, value, operational in keys(config)
+        if not operational and key.split(".")[0] in parts and key not in other
+    }
+    policy = folder_hash(Path(config.model.path))
+    return {**settings, "validation panel": panel_hash(tasks, VALIDATION), "policy": policy}
+
+
+def refuse_other_basis(before: Mapping[str, Any], now: Mapping[str, Any], out: Path) -> None:
+    """ConfigError if a validation that is there follows from something else than the one asked for."""
+    changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    if changed:
+        what = ", ".join(f"{key} was {before.get(key)!r} and is {now.get(key)!r}" for key in changed[:3])
+        raise ConfigError(f"{out} holds another validation ({what}): give --again, or another folder as --out")
 
 
 def evaluate(config: RunSettings, tasks: Sequence[Task], out: Path) -> None:
     """Play every held-out task and commit the result as step 0 of ``out``."""
     with RunDirectory(out) as run:
         run.recover()
+        basis = validation_basis(config, tasks)
         if run.last_committed() == 0:
+            refuse_other_basis(run.manifest(0).extra.get("basis", {}), basis, out)
             run.finish(0)
             return
         model, tokenizer = load_policy(config.model)
@@ -52,7 +78,7 @@ def evaluate(config: RunSettings, tasks: Sequence[Task], out: Path) -> None:
             metrics = validation_metrics(rollouts, 0)
             step.write(VALIDATION, to_table(rollouts, "rollouts"))
             step.write("metrics", to_table(metrics, "metrics"))
-            step.commit()
+            step.commit({"basis": basis})
         run.write_config(dump(config))
         run.finish(0)
     found = {m.name.removeprefix("validation/success/"): m.value for m in metrics if "/success/" in m.name}

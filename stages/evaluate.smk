@@ -10,6 +10,8 @@ rule evaluate_warm_start:
         f"{GRID.logs}/evaluate-warm-start.log",
     benchmark:
         f"{GRID.logs}/evaluate-warm-start.benchmark.tsv"
+    conda:
+        "../environment.yml"
     shell:
         "python -m stages.evaluate --config {input.config:q} --tasks {input.tasks:q}"
         " --out $(dirname {output:q}) > {log:q} 2>&1"

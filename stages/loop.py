@@ -91,8 +91,7 @@ def validation_plans(
             run=run,
             run_seed=config.validation.seed,
             weight_version=step,
-            steering_text="",
-            steering_rubrics=(),
+            paired=True,
         )
         for name, panel in panels.items()
         for task in panel

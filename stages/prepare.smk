@@ -11,5 +11,7 @@ rule prepare:
         f"{GRID.logs}/prepare.log",
     benchmark:
         f"{GRID.logs}/prepare.benchmark.tsv"
+    conda:
+        "../environment.yml"
     shell:
         "python -m stages.prepare --config {input:q} --out {output:q} > {log:q} 2>&1"

@@ -5,6 +5,7 @@ Everything that can be wrong with the input is found here, before a model is loa
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -27,8 +28,11 @@ METHODS = Path("configs/methods")
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
-    """The whole experiment, validated."""
-    return load(ExperimentConfig, [path], overrides)
+    """The whole experiment, validated; ConfigError if it names a method that has no file."""
+    experiment = load(ExperimentConfig, [path], overrides)
+    for method in experiment.methods:
+        _method_file(method, f"{path}: methods: ")
+    return experiment
 
 
 def load_run(path: Path, method: str, seed: int, overrides: Sequence[str] = ()) -> RunConfig:
@@ -38,7 +42,7 @@ def load_run(path: Path, method: str, seed: int, overrides: Sequence[str] = ()) 
     scale = document.items.get("method_scale")
     per_method = document.items.get("method_overrides")
     origin = Origin(str(path))
-    settings = _method_document(METHODS / f"{method}.yaml")
+    settings = _method_document(_method_file(method))
     single = per_method.items.get(method) if isinstance(per_method, Mapping) else None
     for overlay in (scale, single):
         if isinstance(overlay, Mapping):
@@ -50,16 +54,23 @@ def load_run(path: Path, method: str, seed: int, overrides: Sequence[str] = ()) 
     grid_overrides = tuple(f"{key}" for key in GRID_KEYS)
     config = bind(RunConfig, apply_overrides(run, [o for o in overrides if not o.startswith(grid_overrides)]))
     if config.method.name != method:
-        raise RecordError(f"{METHODS / method}.yaml names its method {config.method.name!r}: file and name must agree")
+        raise ConfigError(f"{METHODS / method}.yaml names its method {config.method.name!r}: file and name must agree")
     if method not in experiment.methods:
-        raise RecordError(f"{path} has no method {method!r}; it has {', '.join(experiment.methods)}")
+        raise ConfigError(f"{path} has no method {method!r}; it has {', '.join(experiment.methods)}")
     return config
 
 
-def _method_document(path: Path) -> Mapping:
+def _method_file(method: str, where: str = "") -> Path:
+    path = METHODS / f"{method}.yaml"
     if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in METHODS.glob("*.yaml")))
-        raise ConfigError(f"there is no method file {path}: known methods are {known}")
+        known = sorted(p.stem for p in METHODS.glob("*.yaml"))
+        near = difflib.get_close_matches(method, known, n=1)
+        advice = f"; did you mean {near[0]!r}?" if near else "."
+        raise ConfigError(f"{where}there is no method file {path}{advice} Known methods are {', '.join(known)}.")
+    return path
+
+
+def _method_document(path: Path) -> Mapping:
     settings = compose([path]).items.get("method")
     if not isinstance(settings, Mapping):
         raise ConfigError(f"{path}: a method file holds one mapping under the key `method`")

@@ -29,7 +29,8 @@ from rised.models.engine import TransformersEngine
 from rised.models.loading import DTYPES, load_policy
 from rised.models.rendering import ChatRendering
 from rised.records.commit import RunDirectory, Step
-from rised.records.layout import CONFIG
+from rised.records.errors import RecordError
+from rised.records.layout import CONFIG, HEADER
 from rised.records.schemas import from_table, to_table
 from rised.records.shards import RunReader
 from rised.records.types import Metric, Rollout, Timing
@@ -173,6 +174,12 @@ class Trainer:
         """Commit step 0: the validation of the policy that the run starts from, measured once for the experiment."""
         table = RunReader(warm_start).scan(VALIDATION)
         rollouts: list[Rollout] = from_table(table, str(warm_start))
+        planned = validation_plans(self.config, self.validation_panels, 0, self.run_name)
+        if [(r.rollout_id, r.seed) for r in rollouts] != [(plan.rollout_id, plan.seed) for plan in planned]:
+            raise RecordError(
+                f"{warm_start} validates other tasks or draws than this run does: evaluate the warm start again "
+                "(python -m stages.evaluate ... --again)"
+            )
         metrics = validation_metrics(rollouts, 0)
         with self.run.step(0, expected={VALIDATION: len(rollouts)}) as step:
             step.write(VALIDATION, to_table(rollouts, "rollouts"))
@@ -209,17 +216,25 @@ def _timings(step: int, parts: Mapping[str, float], collected: CollectTimings) -
 def prepare_run(run: RunDirectory, trainer: Trainer, tasks: Sequence[Task], prompts: Mapping[str, str]) -> None:
     """Save the configuration and the header, or check that a resumed run still has the same."""
     config = trainer.config
-    saved = run.path / CONFIG
+    run.write_header(run_header(config, tasks, trainer.vocabulary, trainer.judge.judge_id, prompts))
+    run.write_config(dump(config))
+
+
+def refuse_other_run(config: RunConfig, out: Path) -> None:
+    """ConfigError naming the strict keys in which a run that is already in ``out`` differs, finished or not."""
+    saved = out / CONFIG
     if saved.is_file():
         before = load_text(RunConfig, saved.read_text(), str(saved))
         refuse_changed_strict_keys(before, config, str(saved))
-    run.write_header(run_header(config, tasks, trainer.vocabulary, trainer.judge.judge_id, prompts))
-    run.write_config(dump(config))
 
 
 def train(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path) -> None:
     """Run to the last update, or return at once when that is committed already."""
     with RunDirectory(out) as run:
+        if run.last_committed() is None:
+            (out / HEADER).unlink(missing_ok=True)  # of a start that came to nothing: no result depends on it
+        else:
+            refuse_other_run(config, out)
         recovered = run.recover()
         if recovered.removed:
             print(f"removed {len(recovered.removed)} leftovers of an interrupted step", flush=True)

@@ -11,6 +11,8 @@ rule train:
         f"{GRID.logs}/train-{{method}}-seed-{{seed}}.log",
     benchmark:
         f"{GRID.logs}/train-{{method}}-seed-{{seed}}.benchmark.tsv"
+    conda:
+        "../environment.yml"
     shell:
         "python -m stages.train --config {input.config:q} --tasks {input.tasks:q}"
         " --warm-start $(dirname {input.warm_start:q}) --method {wildcards.method} --seed {wildcards.seed}"

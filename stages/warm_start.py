@@ -127,8 +127,8 @@ def build(config: NanoPolicyConfig, out: Path) -> None:
 
         def show(state: SupervisedProgress) -> None:
             progress.update(bar, completed=state.tokens, description=f"supervised warm start: loss {state.loss:.3f}")
-            if state.step % 100 == 0:
-                print(f"step {state.step} tokens {state.tokens:,} loss {state.loss:.4f}", flush=True)
+            if state.step % 50 == 0:
+                progress.console.print(f"step {state.step}, {state.tokens:,} tokens, loss {state.loss:.4f}")
 
         final = train_supervised(
             model,

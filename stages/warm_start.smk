@@ -9,6 +9,8 @@ rule nano_policy:
         f"{GRID.results}/nano_policy/logs/nano_policy.log",
     benchmark:
         f"{GRID.results}/nano_policy/logs/nano_policy.benchmark.tsv"
+    conda:
+        "../environment.yml"
     threads: 2
     shell:
         "python -m stages.warm_start --config {input:q} --out $(dirname {output:q}) > {log:q} 2>&1"

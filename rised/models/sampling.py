@@ -1,0 +1,42 @@
+"""Choosing tokens from logits, and the random numbers of an episode.
+
+Sampling inverts the cumulative distribution at a uniform that belongs to (episode, token position), so neither the
+batch nor the order of rows touches an episode's randomness. No top-p and no top-k: the stored log-probability is that
+of the distribution that was sampled from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+
+
+def episode_seed(run_seed: int, split: str, step: int, environment: str, task_id: str, rollout_index: int) -> int:
+    """A 63-bit number that stands for the episode; a function of the arguments only."""
+    identity = "\x1f".join(["rised-episode", str(run_seed), split, str(step), environment, task_id, str(rollout_index)])
+    return int.from_bytes(hashlib.sha256(identity.encode()).digest()[:8], "big") >> 1
+
+
+def episode_uniforms(seed: int, count: int) -> np.ndarray:
+    """The first ``count`` of the episode's uniforms in [0, 1), float64 (counter-based Philox keyed by its seed)."""
+    return np.random.Generator(np.random.Philox(key=seed)).random(count)
+
+
+def sample(logits_NV: torch.Tensor, temperature: float, uniforms_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sampled ids [N] and their log-probabilities [N] (float32) at ``temperature``.
+
+    Temperature 0 takes the most likely token and reports its log-probability at temperature 1.
+    """
+    scaled = logits_NV if temperature in (0.0, 1.0) else logits_NV / temperature
+    logprobs_NV = torch.log_softmax(scaled.float(), dim=-1)
+    if temperature == 0.0:
+        ids_N = logprobs_NV.argmax(dim=-1)
+    else:
+        cumulative = logprobs_NV.exp().cumsum(dim=-1, dtype=torch.float64)
+        total = cumulative[:, -1]
+        # Strictly below the total, so that rounding never picks a token of probability 0 behind the last possible one.
+        target = torch.minimum(uniforms_N.double() * total, torch.nextafter(total, torch.zeros_like(total)))
+        ids_N = torch.searchsorted(cumulative, target.unsqueeze(1), right=True).squeeze(1)
+    return ids_N, logprobs_NV.gather(1, ids_N.unsqueeze(1)).squeeze(1)

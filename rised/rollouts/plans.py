@@ -1,0 +1,49 @@
+"""An episode before it is played: which task, for which step, under which prompt."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from rised.environments.base import Task
+from rised.models.sampling import episode_seed
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodePlan:
+    """One rollout to be made.
+
+    ``steering_text`` is added to the system prompt (training only, see METHODS). ``paired``: the randomness is the same
+    at every step, as in validation, so that what differs between two steps is the policy.
+    """
+
+    task: Task
+    split: str
+    step: int
+    group_id: str
+    rollout_index: int
+    run: str
+    run_seed: int
+    weight_version: int
+    steering_text: str = ""
+    steering_rubrics: tuple[str, ...] = ()
+    paired: bool = False
+
+    @property
+    def rollout_id(self) -> str:
+        return f"{self.split}-{self.step:06d}-{self.group_id}-{self.rollout_index}"
+
+    @property
+    def seed(self) -> int:
+        """Seed of the policy's randomness; depends on run seed, split, step, task and rollout index only."""
+        task, step = self.task, 0 if self.paired else self.step
+        return episode_seed(self.run_seed, self.split, step, task.environment, task.task_id, self.rollout_index)
+
+    @property
+    def steering_text_hash(self) -> str:
+        """SHA-256 of the steering text; empty without one."""
+        return hashlib.sha256(self.steering_text.encode()).hexdigest() if self.steering_text else ""
+
+    def system_prompt(self, instructions: str) -> str:
+        """The environment's instructions, then the steering text on lines of its own."""
+        return f"{instructions}\n{self.steering_text}" if self.steering_text else instructions
