@@ -141,7 +141,7 @@ class Frames:
         result: dict[str, np.ndarray] = {}
         for environment in self.environments:
             here = rows[rows["environment"] == environment]
-            valid = here.assign(value=here["success"].where(here["reward_valid"]).astype("float64"))
+            valid = here.assign(value=here["success"].map({True: 1.0, False: 0.0}).astype("float64"))
             table_ST = valid.pivot_table("value", "seed", "task_id", aggfunc="mean", dropna=False, sort=True)
             if len(table_ST) != len(runs):
                 return None

@@ -35,7 +35,7 @@ class ValidationSettings(Settings):
 class RunSettings(Settings):
     """What all runs of an experiment share."""
 
-    experiment: str = strict(pattern=r"^[a-z][a-z0-9_]*$", description="Name of the experiment and of its results folder.")
+    experiment: str = strict(pattern=r"^[a-z][a-z0-9_]*$", description="Name of the experiment and its results folder.")
     description: str = operational("", description="One sentence for the report.")
     environments: EnvironmentMix = strict(description="The environment mix.")
     panels: PanelSettings = strict(PanelSettings(), description="Task panels.")
@@ -45,7 +45,7 @@ class RunSettings(Settings):
     rollout: RolloutSettings = strict(description="Sampling, limits of episodes, worker processes.")
     rollouts_per_group: int = strict(8, gt=1, description="Rollouts per prompt group (G).")
     learner: LearnerSettings = strict(description="Optimiser and passes.")
-    updates: int = strict(gt=0, description="Policy updates of a run.")
+    updates: int = operational(gt=0, description="Policy updates of a run; a finished run goes on when there are more.")
     validation: ValidationSettings = strict(ValidationSettings(), description="Evaluation during training.")
     export_every: int = operational(0, ge=0, description="Updates between exported checkpoints; 0: only the last.")
 

@@ -25,7 +25,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="a.b.c=value", help="override one key; may be given again"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and the plan, then stop")
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and the plan only")
 
 
 def run_stage(main: Callable[[], None]) -> None:

@@ -82,8 +82,10 @@ def evaluate(config: RunSettings, tasks: Sequence[Task], out: Path) -> None:
         run.write_config(dump(config))
         run.finish(0)
     found = {m.name.removeprefix("validation/success/"): m.value for m in metrics if "/success/" in m.name}
-    print(f"{len(rollouts)} episodes in {timings.wall_s:.0f} s "
-          f"({timings.tokens_generated / timings.wall_s:,.0f} generated tokens/s): {rates(found)}")
+    print(
+        f"{len(rollouts)} episodes in {timings.wall_s:.0f} s "
+        f"({timings.tokens_generated / timings.wall_s:,.0f} generated tokens/s): {rates(found)}"
+    )
 
 
 def _print_progress(done: int, total: int) -> None:

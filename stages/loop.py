@@ -53,7 +53,7 @@ def training_plans(
     step: int,
     run: str,
 ) -> list[EpisodePlan]:
-    """The episodes of one update: ``candidates`` prompt groups over the environments, each ``rollouts_per_group`` times."""
+    """The episodes of one update: ``candidates`` groups over the environments, ``rollouts_per_group`` times each."""
     plans = []
     for name, count in quotas(candidates, list(panels), step).items():
         rubrics = steering.get(name, ())
@@ -134,9 +134,7 @@ def rollout_metrics(rollouts: Sequence[Rollout], tags: Sequence[Tag], step: int)
     metrics.append(Metric(step, "rollout/count", float(len(rollouts)), "count"))
     metrics.append(Metric(step, "rollout/invalid", float(sum(not r.reward_valid for r in rollouts)), "count"))
     metrics.append(Metric(step, "rollout/tokens", float(sum(len(r.token_ids) for r in rollouts)), "tokens"))
-    metrics.append(
-        Metric(step, "rollout/generated_tokens", float(sum(sum(r.policy_mask) for r in rollouts)), "tokens")
-    )
+    metrics.append(Metric(step, "rollout/generated_tokens", float(sum(sum(r.policy_mask) for r in rollouts)), "tokens"))
     metrics.append(Metric(step, "rollout/steered", float(sum(bool(r.steering_text) for r in rollouts)), "count"))
     metrics.append(Metric(step, "tags/count", float(len(tags)), "count"))
     metrics.append(Metric(step, "tags/errors", float(sum(t.status is not TagStatus.OK for t in tags)), "count"))
@@ -154,7 +152,9 @@ def validation_metrics(rollouts: Sequence[Rollout], step: int) -> list[Metric]:
         mine = [r for r in rollouts if r.environment == name]
         metrics += _outcomes("validation", name, mine, step)
         metrics.append(Metric(step, f"validation/tasks/{name}", float(len({r.task_id for r in mine})), "count"))
-        metrics.append(Metric(step, f"validation/invalid/{name}", float(sum(not r.reward_valid for r in mine)), "count"))
+        metrics.append(
+            Metric(step, f"validation/invalid/{name}", float(sum(not r.reward_valid for r in mine)), "count")
+        )
     rates = [m.value for m in metrics if m.name.startswith("validation/success/")]
     overall = None if any(r is None for r in rates) else _mean([r for r in rates if r is not None])
     metrics.append(Metric(step, "validation/success/overall", overall, "fraction"))
@@ -164,7 +164,10 @@ def validation_metrics(rollouts: Sequence[Rollout], step: int) -> list[Metric]:
 def _outcomes(prefix: str, name: str, rollouts: Sequence[Rollout], step: int) -> list[Metric]:
     return [
         Metric(
-            step, f"{prefix}/success/{name}", _mean([float(r.success) for r in rollouts if r.success is not None]), "fraction"
+            step,
+            f"{prefix}/success/{name}",
+            _mean([float(r.success) for r in rollouts if r.success is not None]),
+            "fraction",
         ),
         Metric(step, f"{prefix}/reward/{name}", _mean([r.reward for r in rollouts if r.reward is not None]), "reward"),
     ]

@@ -43,7 +43,9 @@ def prepare_tasks(config: ExperimentConfig) -> list[Task]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m stages.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_common(parser)
     parser.add_argument("--out", type=Path, required=True, help="tasks.parquet to write")
     args = parser.parse_args()

@@ -1,7 +1,7 @@
 """How a run shows itself while it runs: a live view on a terminal, plain lines elsewhere, and a small file to watch.
 
-The file (``.progress.json`` in the run directory) is what ``stages.watch`` reads to show several runs at once. Nothing
-here feeds back into a run.
+The file (``.progress.json`` in the run directory) is what ``stages.quickstart`` reads to show several runs at once.
+Nothing here feeds back into a run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class RunProgress:
         }
         self._durations: deque[float] = deque(maxlen=_RECENT)
         self._last = time.monotonic()
-        self._live = Live(self._view(), console=self.console, refresh_per_second=2) if self.console.is_terminal else None
+        self._live = (
+            Live(self._view(), console=self.console, refresh_per_second=2) if self.console.is_terminal else None
+        )
 
     def __enter__(self) -> RunProgress:
         if self._live:

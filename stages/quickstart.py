@@ -85,7 +85,17 @@ def main() -> None:
     grid = read_grid({"experiment": args.experiment, "results": args.results})
     log = Path(grid.logs) / "snakemake.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "snakemake", "--cores", str(args.jobs), "--rerun-triggers", "mtime", "params", "input"]
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--cores",
+        str(args.jobs),
+        "--rerun-triggers",
+        "mtime",
+        "params",
+        "input",
+    ]
     command += ["--rerun-incomplete", "--nolock", *args.targets]
     command += ["--config", f"experiment={args.experiment}", f"results={args.results}"]
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}

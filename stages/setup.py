@@ -16,7 +16,7 @@ import pyarrow as pa
 from rised.config import ConfigError
 from rised.config.loader import bind, load
 from rised.config.overlays import apply_overrides, compose, merge
-from rised.config.source import Mapping, Origin, Scalar
+from rised.config.source import Mapping, Origin, Scalar, Tree
 from rised.environments.base import Task
 from rised.environments.pool import EnvironmentPool
 from rised.experiment import GRID_KEYS, ExperimentConfig, RunConfig, RunSettings, environment_settings
@@ -49,7 +49,7 @@ def load_run(path: Path, method: str, seed: int, overrides: Sequence[str] = ()) 
             settings = merge(settings, overlay)
     items = {key: value for key, value in document.items.items() if key not in GRID_KEYS}
     keys = {key: value for key, value in document.keys.items() if key not in GRID_KEYS}
-    extra = {"method": settings, "seed": Scalar(str(seed), False, origin)}
+    extra: dict[str, Tree] = {"method": settings, "seed": Scalar(str(seed), False, origin)}
     run = Mapping({**items, **extra}, {**keys, **dict.fromkeys(extra, origin)}, origin)
     grid_overrides = tuple(f"{key}" for key in GRID_KEYS)
     config = bind(RunConfig, apply_overrides(run, [o for o in overrides if not o.startswith(grid_overrides)]))

@@ -30,7 +30,7 @@ from rised.models.loading import DTYPES, load_policy
 from rised.models.rendering import ChatRendering
 from rised.records.commit import RunDirectory, Step
 from rised.records.errors import RecordError
-from rised.records.layout import CONFIG, HEADER
+from rised.records.layout import CONFIG, DONE, HEADER
 from rised.records.schemas import from_table, to_table
 from rised.records.shards import RunReader
 from rised.records.types import Metric, Rollout, Timing
@@ -109,7 +109,9 @@ class Trainer:
         }
         step.write_state("loop.json", json.dumps(state, sort_keys=True).encode())
 
-    def update(self, number: int, pool: EnvironmentPool, progress: RunProgress) -> tuple[list[Metric], dict[str, float]]:
+    def update(
+        self, number: int, pool: EnvironmentPool, progress: RunProgress
+    ) -> tuple[list[Metric], dict[str, float]]:
         """One update, committed: collect, tag, select, learn, steer, and validate when it is due."""
         config, started = self.config, time.perf_counter()
         candidates = self.method.candidate_count()
@@ -238,9 +240,11 @@ def train(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path)
         recovered = run.recover()
         if recovered.removed:
             print(f"removed {len(recovered.removed)} leftovers of an interrupted step", flush=True)
-        if run.last_committed() == config.updates:
-            run.finish(config.updates)
+        last = run.last_committed()
+        if last is not None and last >= config.updates:
+            run.finish(last)
             return
+        (out / DONE).unlink(missing_ok=True)
         trainer = Trainer(config, tasks, run)
         with open_pool(config) as pool:
             prepare_run(run, trainer, tasks, {name: pool.system_prompt(name) for name in config.environments})
@@ -272,9 +276,11 @@ def main() -> None:
     out = check_results_path(args.out or run_directory(Path("results"), config.experiment, args.method, args.seed))
     if args.dry_run:
         print(dump(config))
-        print(f"# plan: {config.updates} updates of {config.method.candidate_groups} candidate groups "
-              f"x {config.rollouts_per_group} rollouts, {config.method.selected_groups} groups trained on, "
-              f"validation every {config.validation.every} updates; writes {out}")
+        print(
+            f"# plan: {config.updates} updates of {config.method.candidate_groups} candidate groups "
+            f"x {config.rollouts_per_group} rollouts, {config.method.selected_groups} groups trained on, "
+            f"validation every {config.validation.every} updates; writes {out}"
+        )
         return
     train(config, read_tasks(tasks_path), warm_start, out)
 

@@ -2,7 +2,7 @@
 
 Reads a nano-policy configuration (environments, shape, training); records expert transcripts with a share of wrong
 steps, tags them, trains the tokenizer, then trains the model on them, some under hint and avoid blocks. Writes a
-Hugging Face directory with a card (README.md), the transcripts (demonstrations.parquet) and their tags (tags.parquet).
+Hugging Face directory with a card (README.md), the transcripts (demonstrations-*.parquet) and their tags (tags.parquet).
 Transcripts that are already there are used again when they were recorded with the same settings.
 
     python -m stages.warm_start --config configs/nano_policy.yaml --out results/nano_policy
@@ -24,12 +24,12 @@ from transformers import PreTrainedTokenizerFast
 from rised.config.loader import load
 from rised.config.resolved import dump, keys, settings_hash
 from rised.environments.discovery import get
-from rised.nano_policy import NanoPolicyConfig
 from rised.learner.demonstration_batches import supervised_examples
 from rised.learner.supervised import SupervisedPlan, SupervisedProgress, train_supervised
 from rised.models.nano.architecture import build_nano
 from rised.models.nano.tokenizer import END, PAD, save_tokenizer, spaced_variants, train_tokenizer
 from rised.models.rendering import ChatRendering
+from rised.nano_policy import NanoPolicyConfig
 from rised.records.schemas import from_table, to_table
 from rised.records.shards import read_shard, write_shard
 from rised.records.types import Rollout, Tag
@@ -41,34 +41,32 @@ from stages.cli import add_common, run_stage
 
 
 def record(config: NanoPolicyConfig, out: Path) -> list[Rollout]:
-    """Successful transcripts of every environment; read back if they were recorded with the same settings."""
-    shaping = ("environments.", "panels.", "warm_start.demonstrations", "warm_start.noise", "warm_start.seed")
-    relevant = {key: value for key, value, operational in keys(config) if not operational and key.startswith(shaping)}
-    digest = hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()
-    mark, shard = out / "demonstrations.json", out / "demonstrations.parquet"
-    if mark.is_file() and shard.is_file() and json.loads(mark.read_text()).get("settings") == digest:
+    """Successful transcripts of every environment, in config order."""
+    with _progress() as progress:
+        return [rollout for name in config.environments for rollout in _record_environment(config, name, out, progress)]
+
+
+def _record_environment(config: NanoPolicyConfig, name: str, out: Path, progress: Progress) -> list[Rollout]:
+    """One environment's transcripts; read back if they were recorded with the same settings."""
+    entry, warm = config.environments[name], config.warm_start
+    shaping = {key: value for key, value, operational in keys(entry) if not operational}
+    shaping |= {"panels.seed": config.panels.seed, "noise": warm.noise, "seed": warm.seed}
+    shaping["demonstrations"] = warm.demonstrations[name]
+    digest = hashlib.sha256(json.dumps(shaping, sort_keys=True, default=str).encode()).hexdigest()
+    shard, mark = out / f"demonstrations-{name}.parquet", out / f"demonstrations-{name}.json"
+    if shard.is_file() and mark.is_file() and json.loads(mark.read_text()).get("settings") == digest:
         found: list[Rollout] = from_table(read_shard(shard, "rollouts"), str(shard))
         return found
-    rollouts: list[Rollout] = []
-    with _progress() as progress:
-        for name, entry in config.environments.items():
-            spec = get(name)
-            tasks = spec.prepare(entry.settings, "train", entry.train_tasks, config.panels.seed)
-            wanted = config.warm_start.demonstrations[name]
-            bar = progress.add_task(f"{name}: transcripts", total=wanted)
-            recorded = record_demonstrations(
-                entry.settings,
-                tasks,
-                wanted,
-                config.warm_start.noise,
-                config.warm_start.seed,
-                spec.max_turns,
-                config.warm_start.workers,
-            )
-            for rollout in recorded:
-                progress.advance(bar)
-                if rollout.success:
-                    rollouts.append(rollout)
+    spec = get(name)
+    tasks = spec.prepare(entry.settings, "train", entry.train_tasks, config.panels.seed)
+    bar = progress.add_task(f"{name}: transcripts", total=warm.demonstrations[name])
+    rollouts = []
+    for rollout in record_demonstrations(
+        entry.settings, tasks, warm.demonstrations[name], warm.noise, warm.seed, spec.max_turns, warm.workers
+    ):
+        progress.advance(bar)
+        if rollout.success:
+            rollouts.append(rollout)
     write_shard(shard, to_table(rollouts, "rollouts"))
     mark.write_text(json.dumps({"settings": digest, "count": len(rollouts)}))
     return rollouts
@@ -116,8 +114,11 @@ def build(config: NanoPolicyConfig, out: Path) -> None:
         warm.seed,
     )
     total = sum(len(example.token_ids) for example in examples)
-    print(f"{len(rollouts)} transcripts, {len(examples)} examples, {total:,} tokens an epoch, "
-          f"{len(tokenizer)} tokens in the vocabulary", flush=True)
+    print(
+        f"{len(rollouts)} transcripts, {len(examples)} examples, {total:,} tokens an epoch, "
+        f"{len(tokenizer)} tokens in the vocabulary",
+        flush=True,
+    )
     model = build_nano(
         config.shape, len(tokenizer), _id(tokenizer, PAD), _id(tokenizer, END), spaced_variants(tokenizer), warm.seed
     )
@@ -134,7 +135,12 @@ def build(config: NanoPolicyConfig, out: Path) -> None:
             model,
             examples,
             SupervisedPlan(
-                warm.learning_rate, warm.warm_up_steps, warm.batch_tokens, warm.total_tokens, warm.weight_decay, warm.seed
+                warm.learning_rate,
+                warm.warm_up_steps,
+                warm.batch_tokens,
+                warm.total_tokens,
+                warm.weight_decay,
+                warm.seed,
             ),
             show,
         )
@@ -142,8 +148,11 @@ def build(config: NanoPolicyConfig, out: Path) -> None:
     (out / "README.md").write_text(card(config, rollouts, parameters, len(tokenizer), final))
     model.save_pretrained(str(out), safe_serialization=True)
     elapsed = time.monotonic() - started
-    print(f"wrote {out}: {parameters:,} parameters, {final.step} steps, loss {final.loss:.3f}; "
-          f"transcripts {recorded_s:.0f} s, in all {elapsed:.0f} s", flush=True)
+    print(
+        f"wrote {out}: {parameters:,} parameters, {final.step} steps, loss {final.loss:.3f}; "
+        f"transcripts {recorded_s:.0f} s, in all {elapsed:.0f} s",
+        flush=True,
+    )
 
 
 def card(
@@ -154,18 +163,18 @@ def card(
     lines = [
         "# Nano policy",
         "",
-        f"A Qwen2 model of {parameters:,} parameters (hidden size {config.shape.hidden_size}, {config.shape.layers} layers) "
-        f"with its own BPE tokenizer of {tokens} tokens. It is the embedded CPU default of rised's quickstart.",
+        f"A Qwen2 model of {parameters:,} parameters (hidden size {config.shape.hidden_size}, {config.shape.layers} "
+        f"layers) with its own BPE tokenizer of {tokens} tokens. It is the embedded CPU default of rised's quickstart.",
         "",
-        "It was trained from scratch on synthetic expert transcripts only: generated ALFWorld games, a generated WebShop",
-        "catalogue and generated DBBench tables. It speaks the `compact` prompt style and nothing else, and results with",
-        "it say nothing about larger models.",
+        "It was trained from scratch on synthetic expert transcripts only: generated ALFWorld games, a generated",
+        "WebShop catalogue and generated DBBench tables. It speaks the `compact` prompt style and nothing else, and",
+        "results with it say nothing about larger models.",
         "",
         "| environment | transcripts |",
         "| --- | --- |",
         *(f"| {name} | {count} |" for name, count in counts.items()),
         "",
-        f"Supervised warm start: {final.step} steps, {final.tokens:,} tokens, last loss {final.loss:.3f} nats per token.",
+        f"Supervised warm start: {final.step} steps, {final.tokens:,} tokens, last loss {final.loss:.3f} nats a token.",
         f"Built with `python -m stages.warm_start --config configs/nano_policy.yaml`; settings hash "
         f"`{settings_hash(config)[:16]}` (build.yaml holds them all). Licence: Apache-2.0.",
         "",
@@ -174,7 +183,7 @@ def card(
 
 
 def _id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
-    return int(tokenizer.convert_tokens_to_ids(token))
+    return tokenizer.get_vocab()[token]
 
 
 def _progress() -> Progress:

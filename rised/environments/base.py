@@ -32,7 +32,7 @@ class StepResult:
     """What one action did.
 
     ``action_mapped`` is what was really executed (equal to the normalised raw action, or the nearest admissible
-    one), ``action_valid`` whether the environment accepted it. ``reward`` and ``success`` are set exactly when ``done``.
+    one), ``action_valid`` whether the environment accepted it. ``reward`` and ``success`` are set when ``done``.
     ``stop`` names the environment's reason when ``done`` ("environment_done", "repeated_output", "invalid_format").
     ``info`` is the environment's own log of the step, JSON-serialisable, read by rubric detectors.
     """

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 BUCKET = 32
-"""Sequence lengths are padded to a multiple of this: kernels are planned once per shape, and varying shapes are slow."""
+"""Lengths are padded to a multiple of this: kernels are planned once per shape, and varying shapes are slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisedExample:
-    """One sequence: ``token_ids`` (length T) and the loss weight of each token (length T; the first is never predicted)."""
+    """One sequence: ``token_ids`` and the loss weight of each token, both of length T; the first is never predicted."""
 
     token_ids: list[int]
     weights: list[float]
@@ -70,6 +70,7 @@ def train_supervised(
         [{"params": decayed, "weight_decay": plan.weight_decay}, {"params": plain, "weight_decay": 0.0}],
         lr=plan.learning_rate,
         betas=(0.9, 0.98),
+        fused=True,
     )
     shuffler = random.Random(plan.seed)
     step = seen = 0

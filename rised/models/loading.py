@@ -7,12 +7,21 @@ Any Hugging Face directory with safetensors weights, or the SmolLM2-135M-Instruc
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
+from tokenizers import Tokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GgufConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils.logging import disable_progress_bar
 
 from rised.models.errors import ModelError
@@ -33,7 +42,7 @@ def load_policy(settings: ModelSettings, root: Path = Path(".")) -> tuple[PreTra
         raise ModelError(f"no model at {folder}: it has no config.json; build it or correct model.path")
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"{folder} holds no safetensors weights; other formats can execute code and are not loaded")
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    tokenizer = load_tokenizer(folder)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -50,6 +59,23 @@ def load_policy(settings: ModelSettings, root: Path = Path(".")) -> tuple[PreTra
     model, report = loaded
     _refuse_incomplete(folder, report)
     return model.eval(), tokenizer
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer as its own tokenizer.json says.
+
+    AutoTokenizer goes by the model's type: for a Qwen2 model it silently replaces a custom pre-tokenizer with Qwen2's,
+    and the policy then reads other tokens than it was trained on. Where the two disagree the file wins.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    file = folder / "tokenizer.json"
+    if file.is_file() and _pre_tokenizer(Tokenizer.from_file(str(file))) != _pre_tokenizer(tokenizer.backend_tokenizer):
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    return tokenizer
+
+
+def _pre_tokenizer(tokenizer: Tokenizer) -> object:
+    return json.loads(tokenizer.to_str())["pre_tokenizer"]
 
 
 def _refuse_incomplete(folder: Path, report: dict[str, object]) -> None:

@@ -283,7 +283,10 @@ def _task_row(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _task(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {"payload": json.loads(row["payload"])}
+    payload = json.loads(row["payload"])
+    if not isinstance(payload, dict):
+        raise ValueError(f"the payload of task {row['task_id']!r} is no mapping")
+    return row | {"payload": payload}
 
 
 class _Conversion(NamedTuple):
@@ -338,9 +341,22 @@ def _schema_for(records: Sequence[Record]) -> str:
 
 
 def from_table(table: pa.Table, source: str = "the table") -> list[Any]:
-    """Records of a table with all columns of its schema; the schema's metadata says of which type."""
+    """Records of a table with all columns of its schema; the schema's metadata says of which type.
+
+    Raises :class:`RecordError` for a row that holds no such record, such as one with damaged JSON.
+    """
     name = check_schema(table.schema, None, source)
     if name not in _CONVERSIONS:
         raise RecordError(f"{source} holds {name!r}: a part of the columns, from which no record can be made")
     from_row = _CONVERSIONS[name].from_row
-    return [from_row(row) for row in table.to_pylist()]
+    records = []
+    for number, row in enumerate(table.to_pylist()):
+        identity = next((row[key] for key in ("task_id", "rollout_id", "group_id", "name") if key in row), "")
+        try:
+            records.append(from_row(row))
+        except (ValueError, TypeError) as error:
+            raise RecordError(
+                f"{source}, row {number} ({identity}) is damaged: {error}. "
+                "Restore the file from a copy, or remove it and run the stage that writes it again."
+            ) from error
+    return records

@@ -44,9 +44,13 @@ class SearchIndex:
         self.search = lru_cache(maxsize=4096)(self._search)
 
     def tokens(self, text: str) -> list[str]:
-        """Index terms: lower-cased words without possessive s and stop words, Porter-stemmed."""
+        """Index terms: lower-cased words without possessive s and stop words, Porter-stemmed.
+
+        Porter's rules leave nothing of the word "s", and bm25s takes the empty term for one of its own.
+        """
         words = (re.sub(r"['’]s$", "", word) for word in _TOKEN.findall(text.lower()))
-        return [self._stem(word) for word in words if word not in STOP_WORDS]
+        stems = (self._stem(word) for word in words if word not in STOP_WORDS)
+        return [stem for stem in stems if stem]
 
     def _search(self, query: str) -> tuple[str, ...]:
         """Product ids of the best 50 matches, best first; none when no word of the query is in the index."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -36,7 +37,7 @@ def build_nano(
         num_key_value_heads=shape.heads,
         max_position_embeddings=shape.max_positions,
         rms_norm_eps=1e-6,
-        rope_theta=ROPE_THETA,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         tie_word_embeddings=True,
         pad_token_id=pad_id,
         eos_token_id=end_id,
@@ -124,7 +125,7 @@ def _install_copy_heads(
 
 
 def _write_matching_head(
-    attention: torch.nn.Module, rows: slice, slow: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+    attention: Any, rows: slice, slow: torch.Tensor, query: torch.Tensor, key: torch.Tensor
 ) -> None:
     """Let one head compare ``query`` and ``key`` projections in the slow rotary dimensions only."""
     head_size = rows.stop - rows.start

@@ -13,7 +13,7 @@ class NanoShape(Settings):
     heads: int = strict(4, description="Attention heads (no grouped queries).", gt=0)
     feed_forward_size: int = strict(768, description="Width of the gated feed-forward layer.", gt=0)
     max_positions: int = strict(2048, description="Longest sequence in tokens.", gt=0)
-    vocabulary_size: int = strict(1536, description="Upper bound of BPE tokens; rounded up to a multiple of 64.", gt=300)
+    vocabulary_size: int = strict(1536, description="Most BPE tokens; rounded up to a multiple of 64.", gt=300)
     copy_initialisation: bool = strict(True, description="Start with previous-token and induction heads.")
 
 
@@ -30,7 +30,9 @@ class WarmStartSettings(Settings):
     warm_up_steps: int = strict(60, description="Linear warm-up.", ge=0)
     batch_tokens: int = strict(2048, description="Tokens per optimiser step, padding included.", gt=0)
     total_tokens: int = strict(2_400_000, description="Tokens seen in all; decides the number of steps.", gt=0)
-    observation_weight: float = strict(0.2, description="Loss weight of observation tokens; policy tokens have 1.", ge=0)
+    observation_weight: float = strict(
+        0.2, description="Loss weight of observation tokens; policy tokens have 1.", ge=0
+    )
     weight_decay: float = strict(0.1, description="Decay of matrices.", ge=0)
     threads: int = operational(1, description="Torch threads.", gt=0)
     workers: int = operational(2, description="Processes that record demonstrations.", gt=0)

@@ -1,0 +1,52 @@
+"""compact: an experiment's finished runs as one small file per kind, ready to be published or committed.
+
+Reads run directories; writes the same tree with compacted shards, which the analysis reads like the originals. Runs
+that are not finished are named and left out; runs that are compacted already are left as they are.
+
+    python -m stages.compact --runs results/laptop_grid --out data/sample_results/laptop_grid
+    snakemake --cores 1 report --config experiment=laptop_grid runs=data/sample_results/laptop_grid
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rised.records.compaction import compact
+from rised.records.layout import COMPACTED, CONFIG, DONE, MANIFESTS
+from stages.cli import run_stage
+
+
+def compact_experiment(runs: Path, out: Path) -> tuple[list[Path], list[Path]]:
+    """Compact every finished run below ``runs``; the runs written and the runs left out because they are unfinished."""
+    written, unfinished = [], []
+    for config in sorted(runs.rglob(CONFIG)):
+        run = config.parent
+        if not (run / MANIFESTS).is_dir() or run.name == "warm_start":
+            continue
+        if not (run / DONE).is_file():
+            unfinished.append(run)
+            continue
+        target = out / run.relative_to(runs)
+        if not (target / COMPACTED).is_file():
+            compact(run, target)
+            written.append(target)
+    return written, unfinished
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.compact", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=Path, required=True, help="folder of an experiment's runs")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    args = parser.parse_args()
+    written, unfinished = compact_experiment(args.runs, args.out)
+    for run in written:
+        print(f"compacted {run}: {sum(p.stat().st_size for p in run.iterdir()) / 1e6:.1f} MB")
+    for run in unfinished:
+        print(f"left out, not finished: {run}")
+
+
+if __name__ == "__main__":
+    run_stage(main)
