@@ -39,7 +39,7 @@ smoke: $(VENV)/.cpu  ## The same DAG with two updates, in minutes
 	$(BIN)/python -m stages.quickstart --experiment smoke --jobs $(JOBS)
 
 test: $(VENV)/.dev  ## Set up and run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.dev  ## Format check, lint, types, DAG lint
 	$(BIN)/ruff check .

@@ -5,6 +5,8 @@
     snakemake --cores 1 report --config runs=DIR         only the analysis, from finished runs below DIR
     snakemake -n                                         the plan
 
+The software of every rule is the environment of environment.yml (`conda env create -f environment.yml`, then
+`--sdm conda`), or simply the one that Snakemake itself runs in.
 Rules live in stages/*.smk; what they run can be run alone (``python -m stages.train --help``).
 """
 

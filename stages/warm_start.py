@@ -2,8 +2,8 @@
 
 Reads a nano-policy configuration (environments, shape, training); records expert transcripts with a share of wrong
 steps, tags them, trains the tokenizer, then trains the model on them, some under hint and avoid blocks. Writes a
-Hugging Face directory with a card (README.md), the transcripts (demonstrations-*.parquet) and their tags (tags.parquet).
-Transcripts that are already there are used again when they were recorded with the same settings.
+Hugging Face directory with a card (README.md), the transcripts (demonstrations-*.parquet).
+and tags.parquet. Transcripts that are there already are used again if they were recorded with the same settings.
 
     python -m stages.warm_start --config configs/nano_policy.yaml --out results/nano_policy
 """

@@ -42,7 +42,6 @@ class _Representer(SafeRepresenter):
         plain = _PLAIN.fullmatch(text) and text.lower() not in _READ_OTHERWISE
         return self.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
 
-
     def represent_real(self, number: float) -> ScalarNode:
         node = self.represent_float(number)
         mantissa, exponent, power = node.value.partition("e")

@@ -30,8 +30,15 @@ def real(shared_dir: Path) -> Catalogue:
 
 def _raw(asin: str, **fields: Any) -> dict[str, Any]:
     return {
-        "asin": asin, "name": "Kettle", "full_description": "", "small_description": ["steel"], "pricing": "$5.00",
-        "customization_options": None, "category": "garden", "query": "Kettle ", "product_category": "Home › Kitchen",
+        "asin": asin,
+        "name": "Kettle",
+        "full_description": "",
+        "small_description": ["steel"],
+        "pricing": "$5.00",
+        "customization_options": None,
+        "category": "garden",
+        "query": "Kettle ",
+        "product_category": "Home › Kitchen",
     } | fields
 
 
@@ -94,9 +101,7 @@ def test_every_limit_lies_above_the_price_by_at_most_four_steps(real: Catalogue)
         assert goal.price_upper == NO_LIMIT or 10 < goal.price_upper - price + 10 <= 50
 
 
-def test_undoing_the_shuffle_of_the_real_human_goals_gives_product_order(
-    real: Catalogue, shared_dir: Path
-) -> None:
+def test_undoing_the_shuffle_of_the_real_human_goals_gives_product_order(real: Catalogue, shared_dir: Path) -> None:
     texts = json.loads((shared_dir / "data" / "webshop_human_goals.json").read_text())
     order = list(range(len(texts)))
     random.Random(SHUFFLE_SEED).shuffle(order)

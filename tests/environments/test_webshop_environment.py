@@ -87,8 +87,9 @@ def test_the_same_seed_gives_the_same_demonstration(compact: WebshopSettings, ta
 
 def test_train_and_validation_share_no_goal(compact: WebshopSettings) -> None:
     train, validation = prepare(compact, "train", 1600, seed=0), prepare(compact, "validation", 400, seed=0)
-    wordings = [{task.payload["goal"]["instruction"].split(", and price")[0] for task in panel}
-                for panel in (train, validation)]
+    wordings = [
+        {task.payload["goal"]["instruction"].split(", and price")[0] for task in panel} for panel in (train, validation)
+    ]
     assert not wordings[0] & wordings[1]
     assert len(wordings[0]) == 1600 and len(wordings[1]) == 400
     assert len({task.content_hash for task in (*train, *validation)}) == 2000
@@ -107,9 +108,19 @@ def test_too_many_tasks_are_refused_with_the_number_that_there_is(compact: Websh
         prepare(compact, "validation", 401, seed=0)
 
 
-@pytest.mark.parametrize("action", [
-    "click[no such thing]", "click[buy]", "click[7]", "click[prev]", "search[]", "buy it", "click[1] click[2]", "",
-])
+@pytest.mark.parametrize(
+    "action",
+    [
+        "click[no such thing]",
+        "click[buy]",
+        "click[7]",
+        "click[prev]",
+        "search[]",
+        "buy it",
+        "click[1] click[2]",
+        "",
+    ],
+)
 def test_an_impossible_action_changes_nothing(compact: WebshopSettings, tasks: list[Task], action: str) -> None:
     environment = WebshopEnvironment(compact)
     environment.reset(tasks[0], 0)
@@ -202,9 +213,7 @@ def test_compact_pages_stay_short_and_use_few_words(compact: WebshopSettings, ta
     assert len({word for word in words if not word.replace("-", "").isdigit()}) < 300
 
 
-def test_a_task_with_a_missing_field_or_of_another_shop_is_refused(
-    compact: WebshopSettings, tasks: list[Task]
-) -> None:
+def test_a_task_with_a_missing_field_or_of_another_shop_is_refused(compact: WebshopSettings, tasks: list[Task]) -> None:
     environment = WebshopEnvironment(compact)
     payload = tasks[0].payload
     goal = {key: value for key, value in payload["goal"].items() if key != "price_upper"}
@@ -244,7 +253,10 @@ def test_files_as_source_must_be_named_and_exist() -> None:
 def test_the_original_files_load_through_the_same_code(shared_dir: Path, tmp_path: Path) -> None:
     data = shared_dir / "data"
     settings = WebshopSettings(
-        prompt_style="full", source="files", goal_kind="synthetic", cache_dir=str(tmp_path),
+        prompt_style="full",
+        source="files",
+        goal_kind="synthetic",
+        cache_dir=str(tmp_path),
         products_file=str(data / "webshop_items_shuffle_1000.rebuilt.json"),
         attributes_file=str(data / "webshop_items_ins_v2_1000.json"),
     )

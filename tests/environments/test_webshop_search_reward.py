@@ -16,8 +16,14 @@ from rised.environments.webshop.search import SearchIndex, document_text
 
 def _product(asin: str, title: str, **fields: Any) -> Product:
     values: dict[str, Any] = {
-        "description": "", "bullets": (), "prices": (5.0,), "options": {}, "attributes": (), "category": "garden",
-        "query": "kettle", "product_category": "Home › Kitchen",
+        "description": "",
+        "bullets": (),
+        "prices": (5.0,),
+        "options": {},
+        "attributes": (),
+        "category": "garden",
+        "query": "kettle",
+        "product_category": "Home › Kitchen",
     }
     return Product(asin=asin, title=title, **(values | fields))
 
@@ -57,10 +63,13 @@ def test_equal_scores_keep_the_order_of_the_file_and_misses_are_left_out() -> No
     assert index.search("the sofa") == ()
 
 
-@pytest.mark.parametrize(("text", "terms"), [
-    ("The women's boots", ["women", "boot"]),
-    ("paraben-free 14.125 x", ["paraben", "free", "14.125", "x"]),
-])
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("The women's boots", ["women", "boot"]),
+        ("paraben-free 14.125 x", ["paraben", "free", "14.125", "x"]),
+    ],
+)
 def test_terms_are_those_of_lucenes_english_analyser(text: str, terms: list[str]) -> None:
     assert SearchIndex([_product("0", "kettle")]).tokens(text) == terms
 
@@ -78,19 +87,32 @@ def test_the_thirteen_purchases_earn_exactly_their_reward(shared_dir: Path) -> N
     for case in cases:
         bought, wanted = case["bought"], case["goal"]
         product = _product(
-            "B", bought["Title"], description=bought["Description"], bullets=tuple(bought["BulletPoints"]),
-            attributes=tuple(bought["Attributes"]), query=bought["query"], product_category=bought["product_category"],
+            "B",
+            bought["Title"],
+            description=bought["Description"],
+            bullets=tuple(bought["BulletPoints"]),
+            attributes=tuple(bought["Attributes"]),
+            query=bought["query"],
+            product_category=bought["product_category"],
         )
         goal = Goal(
-            asin="G", instruction="", attributes=tuple(wanted["attributes"]), options=tuple(wanted["goal_options"]),
-            price_upper=wanted["price_upper"], query=wanted["query"], product_category=wanted["product_category"],
+            asin="G",
+            instruction="",
+            attributes=tuple(wanted["attributes"]),
+            options=tuple(wanted["goal_options"]),
+            price_upper=wanted["price_upper"],
+            query=wanted["query"],
+            product_category=wanted["product_category"],
             nouns=tuple(wanted["nouns"]),
         )
         purchase = score_purchase(product, bought["nouns"], goal, case["price"], case["options"])
         assert purchase.reward == pytest.approx(case["reward"], abs=1e-9), case["name"]
         assert purchase.success == (abs(case["reward"] - 1) < 1e-9), case["name"]
         assert (purchase.r_type, purchase.attributes_met, purchase.options_met, purchase.price_ok) == (
-            case["r_type"], case["n_att"], case["n_opt"], case["price_ok"]
+            case["r_type"],
+            case["n_att"],
+            case["n_opt"],
+            case["price_ok"],
         ), case["name"]
         assert purchase.title_score == pytest.approx(case["title_score"], abs=1e-12), case["name"]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
@@ -126,10 +127,11 @@ def scores(policy: tuple[torch.nn.Module, ChatRendering], repository: Path) -> l
 
 def turn_tokens(rollout: Rollout, turn: int, rendering: ChatRendering) -> tuple[list[int], list[bool]]:
     """The transcript up to the end of ``turn`` as the warm start renders it, and a mask of that turn's reply."""
-    until = Rollout(**{name: getattr(rollout, name) for name in Rollout.__slots__} | {"turns": rollout.turns[: turn + 1]})
-    before = Rollout(**{name: getattr(rollout, name) for name in Rollout.__slots__} | {"turns": rollout.turns[:turn]})
-    example = render_demonstration(until, rendering, observation_weight=0.0)
-    start = len(render_demonstration(before, rendering, observation_weight=0.0).token_ids)
+    example, before = (
+        render_demonstration(replace(rollout, turns=rollout.turns[:count]), rendering, observation_weight=0.0)
+        for count in (turn + 1, turn)
+    )
+    start = len(before.token_ids)
     mask = [weight > 0 and place >= start for place, weight in enumerate(example.weights)]
     return list(example.token_ids), mask
 

@@ -25,10 +25,16 @@ GOOD, DEAR, RED, LAMP = "B000000001", "B000000002", "B000000003", "B000000009"
 def _raw(asin: str, name: str, price: int, colours: list[str], noun: str = "boots") -> dict[str, Any]:
     options = {"Color": colours, "Size": ["7", "8"]}
     return {
-        "asin": asin, "name": name, "full_description": "", "small_description": ["synthetic"], "images": ["x"],
+        "asin": asin,
+        "name": name,
+        "full_description": "",
+        "small_description": ["synthetic"],
+        "images": ["x"],
         "product_category": f"Shoes › Outdoor › {noun}" if noun == "boots" else f"Home › Light › {noun}",
         "customization_options": {group: [{"value": value} for value in values] for group, values in options.items()},
-        "category": "fashion", "query": noun, "pricing": f"${price}.00",
+        "category": "fashion",
+        "query": noun,
+        "pricing": f"${price}.00",
     }
 
 
@@ -44,15 +50,24 @@ def _write_shop(folder: Path) -> WebshopSettings:
         raw["asin"]: {"attributes": ["waterproof", "leather"] if "Leather" in raw["name"] else ["woven"]}
         for raw in products
     }
-    human = {GOOD: [{
-        "instruction": "i need waterproof and leather boots with color black and size 8",
-        "instruction_attributes": ["waterproof", "leather"], "instruction_options": ["black", "8"],
-    }]}
+    human = {
+        GOOD: [
+            {
+                "instruction": "i need waterproof and leather boots with color black and size 8",
+                "instruction_attributes": ["waterproof", "leather"],
+                "instruction_options": ["black", "8"],
+            }
+        ]
+    }
     for name, content in (("products", products), ("attributes", attributes), ("human", human)):
         (folder / f"{name}.json").write_text(json.dumps(content))
     return WebshopSettings(
-        source="files", products_file=str(folder / "products.json"), attributes_file=str(folder / "attributes.json"),
-        human_goals_file=str(folder / "human.json"), train_range=(0, 1), cache_dir=str(folder / "cache"),
+        source="files",
+        products_file=str(folder / "products.json"),
+        attributes_file=str(folder / "attributes.json"),
+        human_goals_file=str(folder / "human.json"),
+        train_range=(0, 1),
+        cache_dir=str(folder / "cache"),
     )
 
 
@@ -80,15 +95,17 @@ def play(shop: tuple[WebshopEnvironment, Task], make_rollout: Callable[..., Roll
                 action = f"click[{environment.session.visible.index(action.removeprefix('open:')) + 1}]"
             result = environment.step(action)
             info = json.loads(json.dumps(result.info))
-            turns.append(
-                Turn(observation, action, result.action_mapped, result.action_valid, 0, 0, False, info)
-            )
+            turns.append(Turn(observation, action, result.action_mapped, result.action_valid, 0, 0, False, info))
             observation = result.observation
             if result.done:
                 reward, success = result.reward or 0.0, bool(result.success)
         return replace(
-            make_rollout("webshop"), turns=tuple(turns), final_observation=observation, stop_reason=stop,
-            reward=reward, success=success,
+            make_rollout("webshop"),
+            turns=tuple(turns),
+            final_observation=observation,
+            stop_reason=stop,
+            reward=reward,
+            success=success,
         )
 
     return run

@@ -66,9 +66,7 @@ def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_experiment(
-    tmp_path_factory: pytest.TempPathFactory, tiny_policy: Path, repository: Path
-) -> TinyExperiment:
+def tiny_experiment(tmp_path_factory: pytest.TempPathFactory, tiny_policy: Path, repository: Path) -> TinyExperiment:
     """The experiment with its tasks prepared and its warm start evaluated."""
     from stages.evaluate import evaluate
     from stages.prepare import prepare_tasks

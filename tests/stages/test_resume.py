@@ -95,7 +95,8 @@ def test_kills_at_random_moments_of_one_run_change_nothing(train_tiny, undisturb
     moments = random.Random(1)
     killed = 0
     for _ in range(4):
-        killed += in_child(lambda: train_tiny(tmp_path / "run"), moments.uniform(0.2, 0.8) * duration_s) == signal.SIGKILL
+        moment_s = moments.uniform(0.2, 0.8) * duration_s
+        killed += in_child(lambda: train_tiny(tmp_path / "run"), moment_s) == signal.SIGKILL
     assert in_child(lambda: train_tiny(tmp_path / "run")) == 0
     assert killed >= 1
     assert digest(tmp_path / "run") == expected

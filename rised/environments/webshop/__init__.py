@@ -10,7 +10,5 @@ from rised.environments.webshop.tasks import NAME, prepare
 __all__ = ["WebshopEnvironment", "WebshopSettings", "prepare"]
 
 SPEC = register(
-    EnvironmentSpec(
-        name=NAME, settings_type=WebshopSettings, make=WebshopEnvironment, prepare=prepare, max_turns=20
-    )
+    EnvironmentSpec(name=NAME, settings_type=WebshopSettings, make=WebshopEnvironment, prepare=prepare, max_turns=20)
 )

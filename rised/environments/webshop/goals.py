@@ -35,10 +35,7 @@ class Goal:
 
     def to_payload(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in asdict(self).items()
-        }
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     @classmethod
     def from_payload(cls, payload: dict[str, Any]) -> Goal:

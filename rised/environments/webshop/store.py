@@ -49,7 +49,11 @@ def shop_key(settings: WebshopSettings) -> str:
     """Name of the prepared folder: the generator's inputs, or names and sizes of the user's files."""
     if settings.source == "generated":
         parts: list[Any] = [
-            "generated", GENERATOR_VERSION, settings.product_count, settings.goals_per_product, settings.catalogue_seed
+            "generated",
+            GENERATOR_VERSION,
+            settings.product_count,
+            settings.goals_per_product,
+            settings.catalogue_seed,
         ]
     else:
         parts = ["files", settings.product_limit]
@@ -127,7 +131,8 @@ def _card(settings: WebshopSettings, catalogue: Catalogue, folder: Path) -> dict
     return {
         "what": (
             "SYNTHETIC catalogue in WebShop's file formats, written by rised's generator; no product is real"
-            if settings.source == "generated" else "title nouns of the user's WebShop files"
+            if settings.source == "generated"
+            else "title nouns of the user's WebShop files"
         ),
         "settings": settings.model_dump(exclude={"cache_dir"}),
         "counts": catalogue.card,
@@ -142,9 +147,7 @@ def load_shop(settings: WebshopSettings) -> Shop:
 
 
 @lru_cache(maxsize=4)
-def _load_shop(
-    folder: Path, files: tuple[Path, Path, Path | None], price_seed: int, product_limit: int | None
-) -> Shop:
+def _load_shop(folder: Path, files: tuple[Path, Path, Path | None], price_seed: int, product_limit: int | None) -> Shop:
     if not (folder / CARD_NAME).is_file():
         raise EnvironmentFault(f"webshop: no prepared catalogue at {folder}; run the prepare stage with these settings")
     for name, expected in read_json(folder / CARD_NAME)["sha256"].items():

@@ -35,6 +35,7 @@ WASTED_TURNS = 5
 UNDERSPECIFIED = 3
 """A goal with at least this many constraints leaves nearly all out when a query carries at most one."""
 
+
 @detector(ENVIRONMENT, "formulates_constrained_search_query")
 def formulates_constrained_search_query(rollout: Rollout) -> Verdict:
     """Shown by a query with two constraints (type, attribute, option); opposite: no query had two."""

@@ -1,0 +1,141 @@
+"""Every file under configs/ loads, every key is classified, and a saved configuration loads back as it was."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rised.config import Settings
+from rised.config.loader import load, load_text, read_plain
+from rised.config.resolved import changed_strict_keys, classification_gaps, dump, full_hash, keys, settings_hash
+from rised.environments.discovery import discover
+from rised.experiment import ExperimentConfig, RunConfig
+from rised.methods.registry import FOLDERS, known_types
+from rised.nano_policy import NanoPolicyConfig
+from stages.setup import load_experiment, load_run
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+EXPERIMENTS = sorted(CONFIGS.glob("experiments/*.yaml"))
+METHODS = sorted(CONFIGS.glob("methods/*.yaml"))
+ENVIRONMENTS = sorted(CONFIGS.glob("environments/*.yaml"))
+MODELS = sorted(CONFIGS.glob("models/*.yaml"))
+COVERED = {*EXPERIMENTS, *METHODS, *ENVIRONMENTS, *MODELS, CONFIGS / "base.yaml", CONFIGS / "nano_policy.yaml"}
+
+RUNS = [
+    pytest.param(path, method, seed, id=f"{path.stem}-{method}-{seed}")
+    for path in EXPERIMENTS
+    for method in read_plain(path).get("methods", [])
+    for seed in read_plain(path).get("seeds", [0])
+]
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [path.stem for path in paths]
+
+
+@pytest.fixture(autouse=True)
+def _at_the_root(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages are run from the root: paths in configurations are relative to it."""
+    monkeypatch.chdir(repository)
+
+
+def reload(config: Settings) -> Settings:
+    return load_text(type(config), dump(config))
+
+
+def test_every_file_is_covered_by_a_test_below() -> None:
+    assert set(CONFIGS.rglob("*.yaml")) == COVERED
+    assert not list(CONFIGS.rglob("*.yml"))
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=names(EXPERIMENTS))
+def test_every_experiment_loads_with_each_method_and_seed(path: Path) -> None:
+    experiment = load_experiment(path)
+    assert experiment.experiment == path.stem, "an experiment's file and its results folder have one name"
+    for method in experiment.methods:
+        for seed in experiment.seeds:
+            run = load_run(path, method, seed)
+            assert (run.method.name, run.seed, run.experiment) == (method, seed, path.stem)
+            assert run.method.candidate_groups >= run.method.selected_groups
+            assert set(run.environments) == set(experiment.environments)
+
+
+@pytest.mark.parametrize(("path", "method", "seed"), RUNS)
+def test_a_saved_run_loads_back_equal_with_equal_hashes(path: Path, method: str, seed: int) -> None:
+    run = load_run(path, method, seed)
+    again = reload(run)
+    assert again == run
+    assert (settings_hash(again), full_hash(again)) == (settings_hash(run), full_hash(run))
+    assert changed_strict_keys(run, again) == []
+
+
+@pytest.mark.parametrize("path", METHODS, ids=names(METHODS))
+def test_every_method_file_holds_the_method_of_its_name(path: Path) -> None:
+    config = load_run(CONFIGS / "experiments" / "laptop_grid.yaml", path.stem, 0)
+    assert config.method.name == path.stem
+
+
+@pytest.mark.parametrize("path", ENVIRONMENTS, ids=names(ENVIRONMENTS))
+def test_every_environment_overlay_is_read_by_the_environments_own_settings(path: Path) -> None:
+    written = read_plain(path)["environments"][path.stem]["settings"]
+    experiment = load(ExperimentConfig, [CONFIGS / "experiments" / "quickstart.yaml", path])
+    settings = experiment.environments[path.stem].settings
+    assert type(settings) is discover()[path.stem].settings_type
+    resolved = {key: value for key, value, _ in keys(settings)}
+    for key, value in written.items():
+        if not isinstance(value, dict):
+            assert resolved[key] == value
+
+
+@pytest.mark.parametrize("path", MODELS, ids=names(MODELS))
+def test_every_model_overlay_lies_on_an_experiment(path: Path) -> None:
+    experiment = load(ExperimentConfig, [CONFIGS / "experiments" / "quickstart.yaml", path])
+    assert experiment.model.path == read_plain(path)["model"]["path"]
+
+
+def test_the_nano_policys_build_loads_and_saves_back_equal() -> None:
+    config = load(NanoPolicyConfig, [CONFIGS / "nano_policy.yaml"])
+    assert reload(config) == config
+    assert settings_hash(reload(config)) == settings_hash(config)
+    assert set(config.warm_start.demonstrations) == set(config.environments)
+
+
+def test_two_seeds_or_methods_of_an_experiment_differ_in_their_hash_and_only_there() -> None:
+    path = CONFIGS / "experiments" / "laptop_grid.yaml"
+    first, other_seed, other_method = (load_run(path, *run) for run in (("rised", 0), ("rised", 1), ("grpo_64", 0)))
+    assert [change.key for change in changed_strict_keys(first, other_seed)] == ["seed"]
+    assert all(change.key.startswith("method.") for change in changed_strict_keys(first, other_method))
+    assert len({settings_hash(run) for run in (first, other_seed, other_method)}) == 3
+
+
+def test_an_operational_key_leaves_the_results_hash_alone() -> None:
+    path = CONFIGS / "experiments" / "quickstart.yaml"
+    plain, workers, rate = (
+        load_run(path, "rised", 0, overrides)
+        for overrides in ([], ["rollout.environment_workers=3"], ["learner.learning_rate=0.5"])
+    )
+    assert settings_hash(workers) == settings_hash(plain) != settings_hash(rate)
+    assert full_hash(workers) != full_hash(plain)
+
+
+def settings_classes() -> list[type[Settings]]:
+    """The configurations' roots, and every settings class written in the library (not those built at run time)."""
+    discover()
+    for kind in FOLDERS:
+        known_types(kind)
+    found: list[type[Settings]] = [RunConfig, ExperimentConfig, NanoPolicyConfig]
+    pending = [Settings]
+    while pending:
+        for child in pending.pop().__subclasses__():
+            pending.append(child)
+            written = hasattr(sys.modules[child.__module__], child.__qualname__.split(".")[0])
+            if child.__module__.startswith("rised.") and written:
+                found.append(child)
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("model", settings_classes(), ids=lambda model: f"{model.__module__}.{model.__qualname__}")
+def test_every_key_is_strict_or_operational(model: type[Settings]) -> None:
+    assert classification_gaps(model) == []

@@ -1,0 +1,266 @@
+"""What the repository promises as a whole: portable files, small modules, pinned locks, a DAG that plans right."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from rised.config.loader import read_plain
+from stages.grid import Grid, read_grid
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PRODUCT = ("rised", "stages", "analysis", "slurm", "rubric_discovery")
+MACHINE_PATH = re.compile(r"(?<![\w.:/])/(?:home|root|Users|work|scratch|mnt|data)/[\w.-]+")
+MAX_LINES = 400
+LOCKS = {"analysis": ["analysis"], "cpu": ["cpu"], "dev": ["cpu", "smollm2", "dev"]}
+
+
+def files() -> list[Path]:
+    """Every file that is, or would be, under version control."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout: what belongs to the repository is unknown")
+    return [path for name in listed.stdout.split("\0") if name and (path := REPOSITORY / name).is_file()]
+
+
+def product_code() -> list[Path]:
+    found = [path for room in PRODUCT for path in (REPOSITORY / room).rglob("*") if path.suffix in (".py", ".smk")]
+    return sorted([*found, REPOSITORY / "Snakefile"])
+
+
+def test_no_file_names_a_path_of_somebodys_machine() -> None:
+    found = []
+    for path in files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            found += [f"{path.relative_to(REPOSITORY)}:{number}: {m}" for m in MACHINE_PATH.findall(line)]
+    assert not found
+
+
+def test_no_file_of_the_product_is_longer_than_the_house_allows() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in product_code()}
+    assert len(lengths) > 100
+    assert {str(path.relative_to(REPOSITORY)): n for path, n in lengths.items() if n > MAX_LINES} == {}
+
+
+def test_every_module_opens_with_what_it_is() -> None:
+    modules = [path for path in product_code() if path.suffix == ".py" and path.stat().st_size]
+    silent = [p for p in modules if not ast.get_docstring(ast.parse(p.read_text(encoding="utf-8")))]
+    assert [str(path.relative_to(REPOSITORY)) for path in silent] == []
+
+
+# ---- what sets it up
+
+
+def project() -> dict:
+    return tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+
+
+def lock(name: str) -> dict[str, str]:
+    """Canonical name -> exact version of a lock file."""
+    pins: dict[str, str] = {}
+    for line in (REPOSITORY / "requirements" / f"{name}.txt").read_text().splitlines():
+        if line.startswith("#") or not line.strip():
+            continue
+        pinned = re.fullmatch(r"([A-Za-z0-9._-]+)==([^\s=*]+)", line)
+        assert pinned, f"requirements/{name}.txt: {line!r} is no exact pin"
+        key = canonicalize_name(pinned[1])
+        assert key not in pins, f"requirements/{name}.txt pins {key} twice"
+        pins[key] = str(Version(pinned[2]))
+    return pins
+
+
+def wanted(extras: list[str]) -> dict[str, str]:
+    """Canonical name -> version that pyproject.toml asks for in some extras."""
+    pending, found = [*extras], list(project()["dependencies"])
+    while pending:
+        for text in project()["optional-dependencies"][pending.pop()]:
+            requirement = Requirement(text)
+            if requirement.name == "rised":
+                pending += requirement.extras
+            else:
+                found.append(text)
+    versions = {}
+    for text in found:
+        requirement = Requirement(text)
+        (specifier,) = requirement.specifier
+        assert specifier.operator == "==", f"pyproject.toml: {text} is not pinned"
+        versions[canonicalize_name(requirement.name)] = str(Version(specifier.version))
+    return versions
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_file_pins_exactly_and_covers_its_extras(name: str) -> None:
+    pins, asked = lock(name), wanted(LOCKS[name])
+    assert {key: pins.get(key) for key in asked} == asked
+    assert len(pins) > len(asked), "what the packages themselves need is pinned too"
+
+
+def test_every_lock_file_is_known_and_they_agree_on_every_version() -> None:
+    assert {path.stem for path in (REPOSITORY / "requirements").glob("*.txt")} == set(LOCKS)
+    analysis, cpu, dev = (lock(name) for name in ("analysis", "cpu", "dev"))
+    assert analysis.items() <= cpu.items() <= dev.items()
+    assert not {"torch", "transformers", "textworld"} & set(analysis), "the analysis needs no torch"
+
+
+def test_every_extra_is_pinned_the_clusters_too() -> None:
+    assert set(project()["optional-dependencies"]) >= {"analysis", "cpu", "cluster", "dev"}
+    assert wanted(["cluster"])
+
+
+def test_the_conda_environment_installs_the_locked_set() -> None:
+    environment = read_plain(REPOSITORY / "environment.yml")
+    assert environment["name"] == "rised"
+    plain = [item for item in environment["dependencies"] if isinstance(item, str)]
+    (pip,) = [item["pip"] for item in environment["dependencies"] if isinstance(item, dict)]
+    (python,) = [item.removeprefix("python=") for item in plain if item.startswith("python=")]
+    assert Requirement(f"python{project()['requires-python']}").specifier.contains(f"{python}.0")
+    required = [item.removeprefix("-r ") for item in pip if item.startswith("-r ")]
+    assert required == ["requirements/cpu.txt"]
+    assert all((REPOSITORY / item).is_file() for item in required)
+    assert "-e ." in pip
+
+
+@pytest.mark.parametrize(
+    ("target", "command"),
+    [
+        ("quickstart", "-m stages.quickstart --experiment quickstart"),
+        ("smoke", "-m stages.quickstart --experiment smoke"),
+        ("test", "-m pytest"),
+        ("lint", "snakemake --lint"),
+        ("nano_policy", "nano_policy"),
+        ("clean", "rm -rf"),
+    ],
+)
+def test_make_has_the_target_and_it_does_what_it_says(target: str, command: str) -> None:
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    done = subprocess.run(["make", "-n", target], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert command in done.stdout
+
+
+def test_continuous_integration_calls_the_readers_commands() -> None:
+    script = REPOSITORY / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert {"make lint", "make test", "make smoke"} <= set(script.read_text().splitlines())
+
+
+# ---- the DAG
+
+
+class Plan:
+    """A copy of what the DAG is made of, to plan in without touching anybody's results."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("stages", "configs", "rised/config"):
+            shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("Snakefile", "rised/__init__.py"):
+            shutil.copy2(REPOSITORY / name, folder / name)
+
+    def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "snakemake", "--nocolor", *arguments],
+            cwd=self.folder,
+            env=os.environ | {"PYTHONPATH": str(self.folder), "XDG_CACHE_HOME": str(self.folder / ".cache")},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+
+    def jobs(self, *arguments: str) -> dict[str, int]:
+        """Rule -> number of jobs that a dry run plans."""
+        done = self.snakemake("-n", *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        table = (done.stdout + done.stderr).partition("Job stats:")[2]
+        return {m[1]: int(m[2]) for m in re.finditer(r"^(\w+) +(\d+)$", table.split("\n\n")[0], re.MULTILINE)}
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return Plan(tmp_path_factory.mktemp("dag"))
+
+
+@pytest.mark.parametrize(("experiment", "runs"), [("quickstart", 2), ("laptop_grid", 12)])
+def test_a_dry_run_plans_one_training_per_method_and_seed(plan: Plan, experiment: str, runs: int) -> None:
+    jobs = plan.jobs("--config", f"experiment={experiment}")
+    tables, figures = 3, 2
+    assert jobs == {
+        "prepare": 1,
+        "evaluate_warm_start": 1,
+        "train": runs,
+        "table": tables,
+        "figure": figures,
+        "report_file": 1,
+        "all": 1,
+        "total": runs + tables + figures + 4,
+    }
+
+
+def finish(grid: Grid, root: Path) -> None:
+    """Put every product of an experiment in place, in the order in which they are made."""
+    products = [grid.tasks, grid.warm_start, *grid.finished_runs, *grid.table_files, *grid.figure_files, grid.report]
+    moment = 1 + max(path.stat().st_mtime for path in (root / "configs").rglob("*.yaml"))
+    for order, product in enumerate(products):
+        path = root / product
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (moment + order, moment + order))
+
+
+def test_changed_code_trains_nothing_again_and_changed_configuration_does(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan.folder)
+    grid = read_grid({"experiment": "smoke"})
+    assert plan.jobs("--config", "experiment=smoke")["train"] == 2
+    finish(grid, plan.folder)
+    later = (plan.folder / grid.report).stat().st_mtime + 100
+    for code in ("stages/train.py", "stages/train.smk", "rised/config/loader.py", "Snakefile"):
+        os.utime(plan.folder / code, (later, later))
+    assert plan.jobs("--config", "experiment=smoke") == {}
+    os.utime(plan.folder / grid.experiment_file, (later, later))
+    assert plan.jobs("--config", "experiment=smoke")["train"] == 2
+
+
+def test_an_unknown_experiment_is_refused_with_the_known_ones(plan: Plan) -> None:
+    done = plan.snakemake("-n", "--config", "experiment=quickstrat")
+    assert done.returncode != 0
+    assert "there is no experiment 'quickstrat'" in done.stderr + done.stdout
+    assert "laptop_grid" in done.stderr + done.stdout
+
+
+def test_the_dags_own_linter_finds_nothing(plan: Plan) -> None:
+    done = plan.snakemake("--lint")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_rule_that_runs_a_program_has_a_message_a_log_and_a_benchmark() -> None:
+    bare = []
+    for path in sorted((REPOSITORY / "stages").glob("*.smk")):
+        for rule in re.split(r"^rule ", path.read_text(), flags=re.MULTILINE)[1:]:
+            name = rule.partition(":")[0]
+            if re.search(r"^    (shell|script|run):", rule, re.MULTILINE):
+                given = set(re.findall(r"^    (\w+):", rule, re.MULTILINE))
+                bare += [f"{path.name}: {name}: {d}" for d in ("message", "log", "benchmark") if d not in given]
+    assert bare == []
