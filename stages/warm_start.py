@@ -98,21 +98,10 @@ def build(config: NanoPolicyConfig, out: Path) -> None:
     write_shard(out / "tags.parquet", to_table([tag for group in tags.values() for tag in group], "tags"))
     texts = tokenizer_texts(rollouts, vocabulary, config)
     tokenizer = train_tokenizer(texts, config.shape.vocabulary_size)
-    save_tokenizer(tokenizer, out)
     rendering = ChatRendering(tokenizer)
     warm = config.warm_start
     weighted = [r for r in rollouts for _ in range(warm.repeats.get(r.environment, 1))]
-    examples = supervised_examples(
-        weighted,
-        tags,
-        rendering,
-        vocabulary,
-        config.block_style,
-        warm.observation_weight,
-        warm.hint_share,
-        warm.avoid_share,
-        warm.seed,
-    )
+    examples = supervised_examples(weighted, tags, rendering, vocabulary, config.block_style, warm)
     total = sum(len(example.token_ids) for example in examples)
     print(
         f"{len(rollouts)} transcripts, {len(examples)} examples, {total:,} tokens an epoch, "
@@ -146,6 +135,7 @@ def build(config: NanoPolicyConfig, out: Path) -> None:
         )
     (out / "build.yaml").write_text(dump(config))
     (out / "README.md").write_text(card(config, rollouts, parameters, len(tokenizer), final))
+    save_tokenizer(tokenizer, out)
     model.save_pretrained(str(out), safe_serialization=True)
     elapsed = time.monotonic() - started
     print(

@@ -8,16 +8,21 @@ demonstrates, and a share under an avoid block of negative rubrics that it stays
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from rised.learner.supervised import SupervisedExample
+from rised.models.nano.settings import WarmStartSettings
 from rised.models.rendering import ChatRendering
 from rised.records.types import Rollout, Tag, TagState, TagStatus
 from rised.rubrics.blocks import BlockStyle, avoid_block, hint_block
 from rised.rubrics.vocabulary import Polarity, Vocabulary
 
 MAX_HINTS = 8
+MAX_TELLING = 3
 MAX_AVOIDED = 3
+FEW_SHARE = 0.8
+"""Share of the hints that name few, telling rubrics; the others are as long as a teacher's can be."""
 
 
 def true_hints(tags: Sequence[Tag], vocabulary: Vocabulary) -> list[str]:
@@ -40,10 +45,28 @@ def clear_of(tags: Sequence[Tag], vocabulary: Vocabulary) -> list[str]:
     ]
 
 
+def prevalence(tags: Mapping[str, Sequence[Tag]], environment_of: Mapping[str, str]) -> dict[tuple[str, str], float]:
+    """(environment, rubric) -> share of the environment's transcripts that demonstrate it. Keys of both: rollout id."""
+    shown: Counter[tuple[str, str]] = Counter()
+    totals = Counter(environment_of.values())
+    for rollout_id, environment in environment_of.items():
+        for tag in tags[rollout_id]:
+            shown[environment, tag.rubric_id] += tag.state is TagState.DEMONSTRATES
+    return {key: count / totals[key[0]] for key, count in shown.items()}
+
+
 def render_demonstration(
-    rollout: Rollout, rendering: ChatRendering, observation_weight: float, hint: str = "", avoid: str = ""
+    rollout: Rollout,
+    rendering: ChatRendering,
+    observation_weight: float,
+    hint: str = "",
+    avoid: str = "",
+    turn_weights: Mapping[int, float] | None = None,
 ) -> SupervisedExample:
-    """Token ids and loss weights of one transcript; the blocks' tokens weigh 0, the policy's 1."""
+    """Token ids and loss weights of one transcript; the blocks' tokens weigh 0, the policy's 1.
+
+    ``turn_weights``: other weights for the replies of some turns.
+    """
     prefix = rendering.hint_prefix(hint) if hint else []
     system = f"{rollout.system_prompt}\n{avoid}" if avoid else rollout.system_prompt
     ids = list(prefix)
@@ -52,7 +75,7 @@ def render_demonstration(
         scaffold = rendering.start(system, turn.observation) if index == 0 else rendering.extend(turn.observation)
         reply = rendering.encode_reply(turn.action_raw)
         ids += [*scaffold, *reply]
-        weights += [observation_weight] * len(scaffold) + [1.0] * len(reply)
+        weights += [observation_weight] * len(scaffold) + [(turn_weights or {}).get(index, 1.0)] * len(reply)
     return SupervisedExample(ids, weights)
 
 
@@ -62,23 +85,34 @@ def supervised_examples(
     rendering: ChatRendering,
     vocabulary: Vocabulary,
     style: BlockStyle,
-    observation_weight: float,
-    hint_share: float,
-    avoid_share: float,
-    seed: int,
+    settings: WarmStartSettings,
 ) -> list[SupervisedExample]:
-    """One example per rollout, in order; which blocks it is shown under follows from ``seed`` and its place."""
+    """One example per rollout, in order; which blocks it is shown under follows from the seed and its place.
+
+    Most hints name one to three rubrics that decide something: what (nearly) every transcript of the environment
+    demonstrates tells the policy nothing. Replies that demonstrate what the hint names weigh more.
+    """
+    shares = prevalence(tags, {rollout.rollout_id: rollout.environment for rollout in rollouts})
     examples = []
     for place, rollout in enumerate(rollouts):
-        rng = random.Random(f"{seed}/{place}/{rollout.rollout_id}")
-        hints = true_hints(tags[rollout.rollout_id], vocabulary)
-        avoided = clear_of(tags[rollout.rollout_id], vocabulary)
+        rng = random.Random(f"{settings.seed}/{place}/{rollout.rollout_id}")
+        mine = tags[rollout.rollout_id]
+        hints = true_hints(mine, vocabulary)
+        telling = [rubric for rubric in hints if shares[rollout.environment, rubric] <= settings.telling_prevalence]
+        avoided = clear_of(mine, vocabulary)
         hint = avoid = ""
-        if hints and rng.random() < hint_share:
-            chosen = rng.sample(hints, rng.randint(1, min(MAX_HINTS, len(hints))))
+        turn_weights: dict[int, float] = {}
+        if hints and rng.random() < settings.hint_share:
+            few = bool(telling) and rng.random() < FEW_SHARE
+            pool, most = (telling, MAX_TELLING) if few else (hints, MAX_HINTS)
+            chosen = rng.sample(pool, rng.randint(1, min(most, len(pool))))
             hint = hint_block(chosen, vocabulary, style)
-        if avoided and rng.random() < avoid_share:
+            evidence = [tag.evidence_turn for tag in mine if tag.rubric_id in chosen and tag.rubric_id in telling]
+            turn_weights = {turn: settings.evidence_weight for turn in evidence if turn is not None}
+        if avoided and rng.random() < settings.avoid_share:
             chosen = rng.sample(avoided, rng.randint(1, min(MAX_AVOIDED, len(avoided))))
             avoid = avoid_block(chosen, vocabulary, style)
-        examples.append(render_demonstration(rollout, rendering, observation_weight, hint, avoid))
+        examples.append(
+            render_demonstration(rollout, rendering, settings.observation_weight, hint, avoid, turn_weights)
+        )
     return examples

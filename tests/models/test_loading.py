@@ -10,10 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import qwen2, tokenizer
+from tokenizers import Tokenizer
 
 from rised.models.engine import TransformersEngine
 from rised.models.errors import ModelError
-from rised.models.loading import load_policy
+from rised.models.loading import load_policy, load_tokenizer
 from rised.models.rendering import ChatRendering
 from rised.models.settings import GenerationSettings, ModelSettings
 
@@ -81,3 +82,13 @@ def test_limits_of_a_reply_are_looked_up_by_environment() -> None:
         settings.max_new_tokens("dbbench")
     with pytest.raises(ValueError, match="at least 1"):
         GenerationSettings(max_new_tokens_per_turn=0)
+
+
+def test_a_custom_tokenizer_is_read_as_its_file_says(repository: Path) -> None:
+    """AutoTokenizer gives a Qwen2 directory Qwen2's own pre-tokenizer, and the policy other tokens than it knows."""
+    folder = repository / "data" / "nano_policy"
+    text = "table cars, columns owner, `fuel type`. how many cars have year above 1987? go to sinkbasin 12"
+    expected = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids
+    assert load_tokenizer(folder).encode(text, add_special_tokens=False) == expected
+    _, tokenizer = load_policy(ModelSettings(path="data/nano_policy"), repository)
+    assert tokenizer.encode(text, add_special_tokens=False) == expected
