@@ -21,8 +21,6 @@ from rised.rubrics.vocabulary import Polarity, Vocabulary
 MAX_HINTS = 8
 MAX_TELLING = 3
 MAX_AVOIDED = 3
-FEW_SHARE = 0.8
-"""Share of the hints that name few, telling rubrics; the others are as long as a teacher's can be."""
 
 
 def true_hints(tags: Sequence[Tag], vocabulary: Vocabulary) -> list[str]:
@@ -89,8 +87,8 @@ def supervised_examples(
 ) -> list[SupervisedExample]:
     """One example per rollout, in order; which blocks it is shown under follows from the seed and its place.
 
-    Most hints name one to three rubrics that decide something: what (nearly) every transcript of the environment
-    demonstrates tells the policy nothing. Replies that demonstrate what the hint names weigh more.
+    A share of the hints names one to three telling rubrics (what nearly every transcript of the environment shows
+    tells the policy nothing), the others as many as a teacher's can; replies that show a telling one may weigh more.
     """
     shares = prevalence(tags, {rollout.rollout_id: rollout.environment for rollout in rollouts})
     examples = []
@@ -103,7 +101,7 @@ def supervised_examples(
         hint = avoid = ""
         turn_weights: dict[int, float] = {}
         if hints and rng.random() < settings.hint_share:
-            few = bool(telling) and rng.random() < FEW_SHARE
+            few = bool(telling) and settings.few_share > 0 and rng.random() < settings.few_share
             pool, most = (telling, MAX_TELLING) if few else (hints, MAX_HINTS)
             chosen = rng.sample(pool, rng.randint(1, min(most, len(pool))))
             hint = hint_block(chosen, vocabulary, style)

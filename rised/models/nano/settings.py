@@ -24,11 +24,17 @@ class WarmStartSettings(Settings):
     demonstrations: dict[str, int] = strict(description="Demonstrations per environment.")
     repeats: dict[str, int] = strict({}, description="How often an environment's demonstrations count per epoch.")
     noise: float = strict(0.13, description="Chance of a wasteful or wrong expert step.", ge=0, le=1)
-    hint_share: float = strict(0.5, description="Share of demonstrations shown under a true hint block.", ge=0, le=1)
+    hint_share: float = strict(0.35, description="Share of demonstrations shown under a true hint block.", ge=0, le=1)
+    few_share: float = strict(
+        0.0,
+        description="Share of the hints that name one to three telling rubrics; the others up to eight.",
+        ge=0,
+        le=1,
+    )
     telling_prevalence: float = strict(
         0.8, description="A rubric that more transcripts of an environment show tells the policy nothing.", ge=0, le=1
     )
-    evidence_weight: float = strict(6.0, description="Loss weight of a reply that shows what the hint names.", ge=0)
+    evidence_weight: float = strict(1.0, description="Loss weight of a reply that shows a telling rubric.", ge=0)
     avoid_share: float = strict(0.2, description="Share shown under an avoid block they stay clear of.", ge=0, le=1)
     learning_rate: float = strict(1.5e-3, description="Peak learning rate (cosine to a tenth).", gt=0)
     warm_up_steps: int = strict(60, description="Linear warm-up.", ge=0)
