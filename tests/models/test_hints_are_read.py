@@ -43,7 +43,7 @@ SEED = 20
 
 
 REASON = (
-    "the shipped policy does not read its hints: true and false ones change 0.002 nats per token. A build with few_share "
+    "the shipped policy does not read its hints: true and false ones change 0.002 nats a token. A build with few_share "
     "0.8, hint_share 0.5 and evidence_weight 6 does (+0.03), but passes only 5% of ALFWorld"
 )
 NOT_READ = pytest.mark.xfail(reason=REASON, strict=True)
