@@ -158,6 +158,8 @@ def generated() -> str:
             lines += ["", f"**`{type_name}`**", ""]
             lines += table(list(rows(piece.Settings, f"{ABOVE_METHOD}{kind}.")))
     for name, spec in discover().items():
+        if not spec.settings_type.__module__.startswith("rised.environments."):
+            continue  # registered by somebody else in this process
         lines += ["", f"### Environment `{name}`", "", _summary(spec.settings_type), ""]
         settings_type: Any = spec.settings_type
         lines += table(list(rows(settings_type, f"environments.{name}.settings.")))
