@@ -66,6 +66,8 @@ def _nested(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
             yield "", member
         elif get_origin(member) in (dict, Mapping) and is_model(get_args(member)[1]):
             yield "<name>.", get_args(member)[1]
+        elif get_origin(member) is list and is_model(get_args(member)[0]):
+            yield "<number>.", get_args(member)[0]
 
 
 def _row(key: str, field: FieldInfo, operational: bool) -> Row:

@@ -20,14 +20,12 @@ from rised.config import ConfigError
 from rised.config.resolved import dump, keys
 from rised.environments.base import Task
 from rised.experiment import RunSettings
-from rised.models.engine import TransformersEngine
-from rised.models.loading import DTYPES, load_policy
-from rised.models.rendering import ChatRendering
 from rised.records.commit import RunDirectory
 from rised.records.schemas import to_table
 from rised.rollouts.episodes import CollectTimings, collect
 from stages.cli import add_common, run_stage
 from stages.loop import VALIDATION, validation_metrics, validation_plans, validation_rollout
+from stages.policy import open_policy
 from stages.progress import rates
 from stages.provenance import folder_hash
 from stages.setup import load_experiment, open_pool, panel, panel_hash, read_tasks
@@ -63,18 +61,14 @@ def evaluate(config: RunSettings, tasks: Sequence[Task], out: Path) -> None:
             refuse_other_basis(run.manifest(0).extra.get("basis", {}), basis, out)
             run.finish(0)
             return
-        model, tokenizer = load_policy(config.model)
-        rendering = ChatRendering(
-            tokenizer,
-            system_in_user_turn=config.model.system_in_user_turn,
-            template_arguments=dict(config.model.template_arguments),
-        )
-        engine = TransformersEngine(model, rendering.end_token_id, DTYPES[config.model.rollout_dtype])
+        policy = open_policy(config)
         panels = {name: panel(tasks, name, VALIDATION) for name in config.environments}
         plans = validation_plans(config, panels, 0, f"{config.experiment}/warm_start")
         timings = CollectTimings()
         with open_pool(config) as pool, run.step(0, expected={VALIDATION: len(plans)}) as step:
-            rollouts = collect(plans, engine, rendering, pool, validation_rollout(config), _print_progress, timings)
+            rollouts = collect(
+                plans, policy.engine, policy.rendering, pool, validation_rollout(config), _print_progress, timings
+            )
             metrics = validation_metrics(rollouts, 0)
             step.write(VALIDATION, to_table(rollouts, "rollouts"))
             step.write("metrics", to_table(metrics, "metrics"))

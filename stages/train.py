@@ -25,9 +25,7 @@ from rised.environments.pool import EnvironmentPool
 from rised.experiment import RunConfig, run_directory
 from rised.learner.learner import Learner
 from rised.methods.composition import Method
-from rised.models.engine import TransformersEngine
-from rised.models.loading import DTYPES, load_policy
-from rised.models.rendering import ChatRendering
+from rised.models.loading import load_policy
 from rised.records.commit import RunDirectory, Step
 from rised.records.errors import RecordError
 from rised.records.layout import CONFIG, DONE, HEADER
@@ -52,6 +50,7 @@ from stages.loop import (
     validation_plans,
     validation_rollout,
 )
+from stages.policy import open_policy
 from stages.progress import RunProgress
 from stages.provenance import run_header
 from stages.setup import load_run, open_pool, panel, read_tasks
@@ -69,16 +68,9 @@ class Trainer:
         names = list(config.environments)
         self.train_panels = {name: panel(tasks, name, TRAIN) for name in names}
         self.validation_panels = {name: panel(tasks, name, VALIDATION) for name in names}
-        model, tokenizer = load_policy(config.model)
+        self.policy = open_policy(config)
         reference = load_policy(config.model)[0] if config.method.kl.coefficient > 0 else None
-        self.tokenizer = tokenizer
-        self.rendering = ChatRendering(
-            tokenizer,
-            system_in_user_turn=config.model.system_in_user_turn,
-            template_arguments=dict(config.model.template_arguments),
-        )
-        self.learner = Learner(model, reference, config.learner, temperature=config.rollout.temperature)
-        self.engine = TransformersEngine(model, self.rendering.end_token_id, DTYPES[config.model.rollout_dtype])
+        self.learner = Learner(self.policy.model, reference, config.learner, temperature=config.rollout.temperature)
         self.window = TagWindow(config.rubrics.window_steps)
         self.cursors = dict.fromkeys(names, 0)
         self.steering: dict[str, tuple[str, ...]] = {}
@@ -90,7 +82,7 @@ class Trainer:
             return 0
         state = json.loads(self.run.state_file("loop.json").read_text())
         self.learner.load_state(self.run.state_file("loop.json").parent)
-        self.engine.load_weights(self.learner.model)
+        self.policy.engine.load_weights(self.learner.model)
         self.method.load_state(state["method"])
         self.window = TagWindow.from_json(state["window"])
         self.cursors = {name: int(value) for name, value in state["cursors"].items()}
@@ -137,10 +129,10 @@ class Trainer:
             chosen = {s.group_id: s.order for s in selections if s.selected}
             selected = sorted((g for g in groups if g.group_id in chosen), key=lambda g: chosen[g.group_id] or 0)
             self.window.push(number, rollouts, tags)
-            sequences = self.method.training_sequences(selected, self.window, self.rendering, config.block_style)
+            sequences = self.method.training_sequences(selected, self.window, self.policy.rendering, config.block_style)
             progress.phase("update")
             report = self.learner.update(sequences, self.method.loss_terms())
-            self.engine.load_weights(self.learner.model)
+            self.policy.engine.load_weights(self.learner.model)
             self.steering = self.method.steering_for_next_step(self.window)
             for name, count in quotas(candidates, list(self.train_panels), number).items():
                 self.cursors[name] += count
@@ -165,7 +157,7 @@ class Trainer:
             self.write_state(step)
             exported = number == config.updates or (config.export_every and number % config.export_every == 0)
             if exported:
-                self.learner.export_hf(step.folder(checkpoint=True), self.tokenizer)
+                self.learner.export_hf(step.folder(checkpoint=True), self.policy.tokenizer)
                 step.add_files(checkpoint=True)
             step.write("metrics", to_table(metrics, "metrics"))
             step.write("timings", to_table(_timings(number, parts, collected), "timings"))
@@ -194,7 +186,7 @@ class Trainer:
         self, plans: Sequence[EpisodePlan], pool: EnvironmentPool, settings: RolloutSettings
     ) -> tuple[list[Rollout], CollectTimings]:
         timings = CollectTimings()
-        rollouts = collect(plans, self.engine, self.rendering, pool, settings, timings=timings)
+        rollouts = collect(plans, self.policy.engine, self.policy.rendering, pool, settings, timings=timings)
         return rollouts, timings
 
     def _validate(self, number: int, step: Step, pool: EnvironmentPool, progress: RunProgress) -> list[Metric]:

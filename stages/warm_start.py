@@ -19,14 +19,15 @@ from pathlib import Path
 
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from rised.config.loader import load
 from rised.config.resolved import dump, keys, settings_hash
 from rised.environments.discovery import get
 from rised.learner.demonstration_batches import supervised_examples
-from rised.learner.supervised import SupervisedPlan, SupervisedProgress, train_supervised
+from rised.learner.supervised import SupervisedExample, SupervisedPlan, SupervisedProgress, train_supervised
 from rised.models.nano.architecture import build_nano
+from rised.models.nano.settings import WarmStartSettings
 from rised.models.nano.tokenizer import END, PAD, save_tokenizer, spaced_variants, train_tokenizer
 from rised.models.rendering import ChatRendering
 from rised.nano_policy import NanoPolicyConfig
@@ -101,52 +102,58 @@ def build(config: NanoPolicyConfig, out: Path) -> None:
     rendering = ChatRendering(tokenizer)
     warm = config.warm_start
     weighted = [r for r in rollouts for _ in range(warm.repeats.get(r.environment, 1))]
-    examples = supervised_examples(weighted, tags, rendering, vocabulary, config.block_style, warm)
-    total = sum(len(example.token_ids) for example in examples)
-    print(
-        f"{len(rollouts)} transcripts, {len(examples)} examples, {total:,} tokens an epoch, "
-        f"{len(tokenizer)} tokens in the vocabulary",
-        flush=True,
-    )
+    print(f"{len(rollouts)} transcripts, {len(tokenizer)} tokens in the vocabulary", flush=True)
     model = build_nano(
         config.shape, len(tokenizer), _id(tokenizer, PAD), _id(tokenizer, END), spaced_variants(tokenizer), warm.seed
     )
     parameters = sum(p.numel() for p in model.parameters())
-    with _progress() as progress:
-        bar = progress.add_task("supervised warm start: tokens", total=warm.total_tokens)
-
-        def show(state: SupervisedProgress) -> None:
-            progress.update(bar, completed=state.tokens, description=f"supervised warm start: loss {state.loss:.3f}")
-            if state.step % 50 == 0:
-                progress.console.print(f"step {state.step}, {state.tokens:,} tokens, loss {state.loss:.4f}")
-
-        final = train_supervised(
-            model,
-            examples,
-            SupervisedPlan(
-                warm.learning_rate,
-                warm.warm_up_steps,
-                warm.batch_tokens,
-                warm.total_tokens,
-                warm.weight_decay,
-                warm.seed,
-            ),
-            show,
-        )
+    finals = []
+    for index in range(len(warm.lessons)):
+        examples = supervised_examples(weighted, tags, rendering, vocabulary, config.block_style, warm, index)
+        finals.append(teach(model, examples, warm, index))
     (out / "build.yaml").write_text(dump(config))
-    (out / "README.md").write_text(card(config, rollouts, parameters, len(tokenizer), final))
+    (out / "README.md").write_text(card(config, rollouts, parameters, len(tokenizer), finals))
     save_tokenizer(tokenizer, out)
     model.save_pretrained(str(out), safe_serialization=True)
     elapsed = time.monotonic() - started
     print(
-        f"wrote {out}: {parameters:,} parameters, {final.step} steps, loss {final.loss:.3f}; "
+        f"wrote {out}: {parameters:,} parameters, loss {finals[-1].loss:.3f}; "
         f"transcripts {recorded_s:.0f} s, in all {elapsed:.0f} s",
         flush=True,
     )
 
 
+def teach(
+    model: Qwen2ForCausalLM, examples: Sequence[SupervisedExample], warm: WarmStartSettings, lesson_index: int
+) -> SupervisedProgress:
+    """Train the model in place on one lesson's examples, with a progress bar."""
+    lesson = warm.lessons[lesson_index]
+    plan = SupervisedPlan(
+        lesson.learning_rate,
+        lesson.warm_up_steps,
+        warm.batch_tokens,
+        lesson.total_tokens,
+        warm.weight_decay,
+        warm.seed + lesson_index,
+    )
+    name = f"lesson {lesson_index + 1} of {len(warm.lessons)}"
+    with _progress() as progress:
+        bar = progress.add_task(name, total=lesson.total_tokens)
+
+        def show(state: SupervisedProgress) -> None:
+            progress.update(bar, completed=state.tokens, description=f"{name}: loss {state.loss:.3f}")
+            if state.step % 50 == 0:
+                progress.console.print(f"{name}: step {state.step}, {state.tokens:,} tokens, loss {state.loss:.4f}")
+
+        return train_supervised(model, examples, plan, show)
+
+
 def card(
-    config: NanoPolicyConfig, rollouts: Sequence[Rollout], parameters: int, tokens: int, final: SupervisedProgress
+    config: NanoPolicyConfig,
+    rollouts: Sequence[Rollout],
+    parameters: int,
+    tokens: int,
+    lessons: Sequence[SupervisedProgress],
 ) -> str:
     """The model card."""
     counts = {name: sum(r.environment == name for r in rollouts) for name in config.environments}
@@ -164,9 +171,16 @@ def card(
         "| --- | --- |",
         *(f"| {name} | {count} |" for name, count in counts.items()),
         "",
-        f"Supervised warm start: {final.step} steps, {final.tokens:,} tokens, last loss {final.loss:.3f} nats a token.",
+        "Supervised warm start, lessons one after the other (loss in nats a token, weighted as the lesson says):",
+        "",
+        "| lesson | steps | tokens | last loss |",
+        "| --- | --- | --- | --- |",
+        *(f"| {n} | {lesson.step} | {lesson.tokens:,} | {lesson.loss:.3f} |" for n, lesson in enumerate(lessons, 1)),
+        "",
         f"Built with `python -m stages.warm_start --config configs/nano_policy.yaml`; settings hash "
-        f"`{settings_hash(config)[:16]}` (build.yaml holds them all). Licence: Apache-2.0.",
+        f"`{settings_hash(config)[:16]}` (build.yaml holds them all). The same command on the same kind of processor",
+        "gives the same bytes; another kind rounds otherwise and gives another policy of about the same success.",
+        "Licence: Apache-2.0.",
         "",
     ]
     return "\n".join(lines)

@@ -84,30 +84,32 @@ def supervised_examples(
     vocabulary: Vocabulary,
     style: BlockStyle,
     settings: WarmStartSettings,
+    lesson_index: int,
 ) -> list[SupervisedExample]:
-    """One example per rollout, in order; which blocks it is shown under follows from the seed and its place.
+    """One example per rollout, in order; its blocks follow from the seed, the lesson and its place.
 
     A share of the hints names one to three telling rubrics (what nearly every transcript of the environment shows
     tells the policy nothing), the others as many as a teacher's can; replies that show a telling one may weigh more.
     """
+    lesson = settings.lessons[lesson_index]
     shares = prevalence(tags, {rollout.rollout_id: rollout.environment for rollout in rollouts})
     examples = []
     for place, rollout in enumerate(rollouts):
-        rng = random.Random(f"{settings.seed}/{place}/{rollout.rollout_id}")
+        rng = random.Random(f"{settings.seed + lesson_index}/{place}/{rollout.rollout_id}")
         mine = tags[rollout.rollout_id]
         hints = true_hints(mine, vocabulary)
         telling = [rubric for rubric in hints if shares[rollout.environment, rubric] <= settings.telling_prevalence]
         avoided = clear_of(mine, vocabulary)
         hint = avoid = ""
         turn_weights: dict[int, float] = {}
-        if hints and rng.random() < settings.hint_share:
-            few = bool(telling) and settings.few_share > 0 and rng.random() < settings.few_share
+        if hints and rng.random() < lesson.hint_share:
+            few = bool(telling) and lesson.few_share > 0 and rng.random() < lesson.few_share
             pool, most = (telling, MAX_TELLING) if few else (hints, MAX_HINTS)
             chosen = rng.sample(pool, rng.randint(1, min(most, len(pool))))
             hint = hint_block(chosen, vocabulary, style)
             evidence = [tag.evidence_turn for tag in mine if tag.rubric_id in chosen and tag.rubric_id in telling]
-            turn_weights = {turn: settings.evidence_weight for turn in evidence if turn is not None}
-        if avoided and rng.random() < settings.avoid_share:
+            turn_weights = {turn: lesson.evidence_weight for turn in evidence if turn is not None}
+        if avoided and rng.random() < lesson.avoid_share:
             chosen = rng.sample(avoided, rng.randint(1, min(MAX_AVOIDED, len(avoided))))
             avoid = avoid_block(chosen, vocabulary, style)
         examples.append(

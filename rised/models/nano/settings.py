@@ -17,13 +17,12 @@ class NanoShape(Settings):
     copy_initialisation: bool = strict(True, description="Start with previous-token and induction heads.")
 
 
-class WarmStartSettings(Settings):
-    """Supervised warm start on expert and perturbed transcripts."""
+class Lesson(Settings):
+    """A stretch of supervised training: its length, its learning rate, and under which blocks it shows transcripts."""
 
-    seed: int = strict(0, description="Seed of data order and initialisation.")
-    demonstrations: dict[str, int] = strict(description="Demonstrations per environment.")
-    repeats: dict[str, int] = strict({}, description="How often an environment's demonstrations count per epoch.")
-    noise: float = strict(0.13, description="Chance of a wasteful or wrong expert step.", ge=0, le=1)
+    total_tokens: int = strict(description="Tokens seen in all; decides the number of steps.", gt=0)
+    learning_rate: float = strict(1.5e-3, description="Peak learning rate (cosine to a tenth).", gt=0)
+    warm_up_steps: int = strict(60, description="Linear warm-up.", ge=0)
     hint_share: float = strict(0.35, description="Share of demonstrations shown under a true hint block.", ge=0, le=1)
     few_share: float = strict(
         0.0,
@@ -31,15 +30,22 @@ class WarmStartSettings(Settings):
         ge=0,
         le=1,
     )
+    evidence_weight: float = strict(1.0, description="Loss weight of a reply that shows a telling rubric.", ge=0)
+    avoid_share: float = strict(0.2, description="Share shown under an avoid block they stay clear of.", ge=0, le=1)
+
+
+class WarmStartSettings(Settings):
+    """Supervised warm start on expert and perturbed transcripts."""
+
+    seed: int = strict(0, description="Seed of data order and initialisation.")
+    demonstrations: dict[str, int] = strict(description="Demonstrations per environment.")
+    repeats: dict[str, int] = strict({}, description="How often an environment's demonstrations count per epoch.")
+    noise: float = strict(0.13, description="Chance of a wasteful or wrong expert step.", ge=0, le=1)
+    lessons: list[Lesson] = strict(description="Trained in turn, each with a fresh optimiser.", min_length=1)
     telling_prevalence: float = strict(
         0.8, description="A rubric that more transcripts of an environment show tells the policy nothing.", ge=0, le=1
     )
-    evidence_weight: float = strict(1.0, description="Loss weight of a reply that shows a telling rubric.", ge=0)
-    avoid_share: float = strict(0.2, description="Share shown under an avoid block they stay clear of.", ge=0, le=1)
-    learning_rate: float = strict(1.5e-3, description="Peak learning rate (cosine to a tenth).", gt=0)
-    warm_up_steps: int = strict(60, description="Linear warm-up.", ge=0)
     batch_tokens: int = strict(2048, description="Tokens per optimiser step, padding included.", gt=0)
-    total_tokens: int = strict(2_400_000, description="Tokens seen in all; decides the number of steps.", gt=0)
     observation_weight: float = strict(
         0.2, description="Loss weight of observation tokens; policy tokens have 1.", ge=0
     )
