@@ -1,7 +1,8 @@
 """quickstart: run an experiment's whole DAG on this machine and watch it.
 
 Starts Snakemake on the local profile, shows the rules as they finish and every run's progress, and ends by printing
-where the report is. Interrupting it ends the runs at their last committed step; the same command goes on from there.
+where the report is. A run that fails does not stop the others.
+Interrupting or terminating it ends the runs at their last committed step; the same command goes on from there.
 
     python -m stages.quickstart --experiment quickstart --jobs 2
 """
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console, Group
@@ -72,6 +74,10 @@ def watch(grid: Grid, process: subprocess.Popen[bytes], log: Path, console: Cons
     return process.wait()
 
 
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m stages.quickstart", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -96,9 +102,10 @@ def main() -> None:
         "params",
         "input",
     ]
-    command += ["--rerun-incomplete", "--nolock", *args.targets]
+    command += ["--rerun-incomplete", "--nolock", "--keep-going", *args.targets]
     command += ["--config", f"experiment={args.experiment}", f"results={args.results}"]
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    signal.signal(signal.SIGTERM, _interrupt)
     started = time.monotonic()
     console.print(f"Experiment {grid.name}: {', '.join(grid.methods)}; log: {log}", highlight=False)
     with log.open("wb") as stream:
@@ -108,7 +115,7 @@ def main() -> None:
         try:
             code = watch(grid, process, log, console)
         except KeyboardInterrupt:
-            os.killpg(process.pid, signal.SIGINT)
+            os.killpg(process.pid, signal.SIGTERM)  # SIGINT is ignored by all that a shell started in the background
             process.wait()
             raise
     minutes = (time.monotonic() - started) / 60
