@@ -13,5 +13,6 @@ rule evaluate_warm_start:
     conda:
         "../environment.yml"
     shell:
-        "python -m stages.evaluate --config {input.config:q} --tasks {input.tasks:q}"
+        GRID.launch("evaluate", "warm_start")
+        + "python -m stages.evaluate --config {input.config:q} --tasks {input.tasks:q}"
         " --out $(dirname {output:q}) > {log:q} 2>&1"

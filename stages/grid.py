@@ -6,6 +6,7 @@ stage validates the whole file before it starts.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from rised.config.source import plain_value
 EXPERIMENTS = Path("configs/experiments")
 TABLES = ("table2", "table9", "learning")
 FIGURES = ("figure2", "figure4")
+EXECUTORS = ("direct", "slurm", "local", "debug")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,21 @@ class Grid:
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     external_runs: str | None
+    executor: str = "direct"
+    site: str = "slurm/site.yaml"
+
+    def launch(self, stage: str, name: str) -> str:
+        """What stands before a stage's command in a rule's shell: the launcher of jobs, or nothing for a direct call.
+
+        ``name``: of the job; it may hold the rule's wildcards as ``{wildcards.x}``.
+        """
+        if self.executor == "direct":
+            return ""
+        return (
+            f"python -m slurm.launch --executor {self.executor} --site {shlex.quote(self.site)} --stage {stage}"
+            f" --name {self.name}-{name} --folder {shlex.quote(self.logs)}/jobs/{name}"
+            " --input {input:q} --output {output:q} -- "
+        )
 
     @property
     def folder(self) -> str:
@@ -84,9 +101,9 @@ class Grid:
 
 
 def read_grid(options: Mapping[str, Any]) -> Grid:
-    """The grid that Snakemake's ``--config experiment=NAME results=DIR runs=DIR`` asks for.
+    """The grid that Snakemake's ``--config experiment=NAME results=DIR runs=DIR executor=NAME site=FILE`` asks for.
 
-    Raises ConfigError for an unknown experiment or a results path that batch jobs cannot carry.
+    Raises ConfigError for an unknown experiment or executor, or a results path that batch jobs cannot carry.
     """
     name = str(options.get("experiment", "quickstart"))
     results = str(check_results_path(str(options.get("results", "results"))))
@@ -96,6 +113,9 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         raise ConfigError(f"there is no experiment {name!r} in {EXPERIMENTS}: choose one of {known}")
     document = plain_value(compose([path]))
     runs = options.get("runs")
+    executor = str(options.get("executor", "direct"))
+    if executor not in EXECUTORS:
+        raise ConfigError(f"there is no executor {executor!r}: choose one of {', '.join(EXECUTORS)}")
     return Grid(
         name=document["experiment"],
         experiment_file=str(path),
@@ -103,4 +123,6 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         methods=tuple(str(method) for method in document["methods"]),
         seeds=tuple(int(seed) for seed in document.get("seeds", [0])),
         external_runs=None if runs is None else str(runs),
+        executor=executor,
+        site=str(options.get("site", "slurm/site.yaml")),
     )

@@ -14,4 +14,5 @@ rule prepare:
     conda:
         "../environment.yml"
     shell:
-        "python -m stages.prepare --config {input:q} --out {output:q} > {log:q} 2>&1"
+        GRID.launch("prepare", "prepare")
+        + "python -m stages.prepare --config {input:q} --out {output:q} > {log:q} 2>&1"

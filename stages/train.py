@@ -2,7 +2,8 @@
 
 Reads the experiment file, tasks.parquet, the warm start's validation; writes the run directory: for each update the
 shards of rollouts, tags, selections, metrics and timings, validation every N updates, and a state to resume from. A
-run that was stopped at any moment goes on from its last committed step with the same command.
+run that was stopped at any moment goes on from its last committed step with the same command. SIGUSR2 asks it to stop
+after the current step (exit code 75), so that nothing has to be repeated.
 
     python -m stages.train --config configs/experiments/quickstart.yaml --tasks results/quickstart/tasks.parquet \\
         --warm-start results/quickstart/warm_start --method rised --seed 0 --out results/quickstart/rised/seed-0
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,6 +40,7 @@ from rised.rollouts.settings import RolloutSettings
 from rised.rubrics.judges import JUDGES
 from rised.rubrics.vocabulary import load_vocabulary
 from rised.rubrics.windows import TagWindow
+from stages.attempts import STOPPED, AttemptLog
 from stages.cli import add_common, run_stage
 from stages.loop import (
     TRAIN,
@@ -241,13 +244,20 @@ def train(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path)
         with open_pool(config) as pool:
             prepare_run(run, trainer, tasks, {name: pool.system_prompt(name) for name in config.environments})
             first = trainer.resume()
+            attempts = AttemptLog(out)
+            attempts.begin(first)
             with RunProgress(trainer.run_name, out, config.updates, max(0, first - 1)) as progress:
                 if first == 0:
                     progress.step(0, trainer.start(warm_start), {})
                 for number in range(max(1, first), config.updates + 1):
                     metrics, parts = trainer.update(number, pool, progress)
                     progress.step(number, metrics, parts)
+                    if attempts.stop_asked and number < config.updates:
+                        attempts.end("stopped", number)
+                        print(f"stopped after step {number} as asked; the same command goes on", flush=True)
+                        sys.exit(STOPPED)
         run.finish(config.updates)
+        attempts.end("finished", config.updates)
 
 
 def main() -> None:

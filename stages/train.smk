@@ -14,6 +14,7 @@ rule train:
     conda:
         "../environment.yml"
     shell:
-        "python -m stages.train --config {input.config:q} --tasks {input.tasks:q}"
+        GRID.launch("train", "train-{wildcards.method}-seed-{wildcards.seed}")
+        + "python -m stages.train --config {input.config:q} --tasks {input.tasks:q}"
         " --warm-start $(dirname {input.warm_start:q}) --method {wildcards.method} --seed {wildcards.seed}"
         " --out $(dirname {output:q}) > {log:q} 2>&1"

@@ -13,4 +13,5 @@ rule nano_policy:
         "../environment.yml"
     threads: 2
     shell:
-        "python -m stages.warm_start --config {input:q} --out $(dirname {output:q}) > {log:q} 2>&1"
+        GRID.launch("nano_policy", "nano_policy")
+        + "python -m stages.warm_start --config {input:q} --out $(dirname {output:q}) > {log:q} 2>&1"

@@ -1,0 +1,120 @@
+"""The files by which a stage's job and its launchers know of each other, in one folder a stage.
+
+job.json        the job that the latest launcher submitted, until a launcher has taken its result over
+attempts.jsonl  one line for each start of a job
+finished.json   written by the job when its command succeeded
+kept/           the stage's outputs, so that they can be put back when Snakemake removed them
+<job id>/       submitit's files and the job's log
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class StageCall:
+    """A stage's command, what it reads and what it must have written when it ends with 0."""
+
+    name: str
+    stage: str
+    command: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def fingerprint(self) -> str:
+        """Changes with the command and with the size or time of any input: a job of another one is not taken over."""
+        stats = [(path, *_size_and_time(Path(path))) for path in self.inputs]
+        return hashlib.sha256(json.dumps([self.command, stats, self.outputs]).encode()).hexdigest()
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return -1, -1
+    return status.st_size, status.st_mtime_ns
+
+
+@dataclass(frozen=True, slots=True)
+class JobFiles:
+    """Paths in a stage's folder."""
+
+    folder: Path
+
+    @property
+    def job(self) -> Path:
+        return self.folder / "job.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / "lock"
+
+    @property
+    def attempts(self) -> Path:
+        return self.folder / "attempts.jsonl"
+
+    @property
+    def finished(self) -> Path:
+        return self.folder / "finished.json"
+
+    @property
+    def kept(self) -> Path:
+        return self.folder / "kept"
+
+    def keep(self, outputs: Sequence[str]) -> None:
+        """Link (or copy) each output file into ``kept``."""
+        self.kept.mkdir(exist_ok=True)
+        for place, output in enumerate(outputs):
+            _link(Path(output), self.kept / f"{place}-{Path(output).name}")
+
+    def put_back(self, outputs: Sequence[str]) -> None:
+        """Restore the outputs that are missing. FileNotFoundError if one was never kept."""
+        for place, output in enumerate(outputs):
+            if not Path(output).exists():
+                Path(output).parent.mkdir(parents=True, exist_ok=True)
+                _link(self.kept / f"{place}-{Path(output).name}", Path(output))
+
+    def forget_result(self) -> None:
+        """Nothing of an earlier job may be taken for the next one's."""
+        self.finished.unlink(missing_ok=True)
+        shutil.rmtree(self.kept, ignore_errors=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    aside.unlink(missing_ok=True)
+    try:
+        os.link(source, aside)
+    except OSError:
+        shutil.copyfile(source, aside)
+    os.replace(aside, target)
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Atomically."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(json.dumps(document, indent=1, sort_keys=True))
+    os.replace(aside, path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The document, or None if there is no such file."""
+    try:
+        document: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    return document
+
+
+def append_line(path: Path, document: dict[str, Any]) -> None:
+    """One JSON line, in one write."""
+    with path.open("a") as stream:
+        stream.write(json.dumps(document, sort_keys=True) + "\n")

@@ -1,0 +1,60 @@
+"""launch: run a stage's command as a job and wait for its result.
+
+    python -m slurm.launch --site slurm/site.yaml --stage train --name train-rised-seed-0 --folder DIR \\
+        --input tasks.parquet --output DONE -- python -m stages.train ...
+
+Run again, it attaches to the job that is there. SIGINT and SIGTERM cancel the job; SIGHUP leaves it running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rised.config import ConfigError
+from slurm.errors import Detached, StageFailed
+from slurm.job_files import StageCall
+from slurm.launcher import Launcher
+from slurm.site import load_site
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m slurm.launch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--executor", choices=("slurm", "local", "debug"), default="slurm", help="where jobs run")
+    parser.add_argument("--site", type=Path, default=Path("slurm/site.yaml"), help="site file (YAML)")
+    parser.add_argument("--stage", required=True, help="whose resources of the site file")
+    parser.add_argument("--name", required=True, help="name of the job")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the job's files and logs")
+    parser.add_argument("--input", nargs="*", default=[], help="files that the command reads")
+    parser.add_argument("--output", nargs="*", default=[], help="files that it writes")
+    parser.add_argument("--dry-run", action="store_true", help="write the batch script into the folder, submit nothing")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the stage's command")
+    args = parser.parse_args()
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not command:
+        parser.error("give the stage's command after --")
+    call = StageCall(args.name, args.stage, tuple(command), tuple(args.input), tuple(args.output))
+    try:
+        launcher = Launcher(call, load_site(args.site), args.executor, args.folder)
+        if args.dry_run:
+            args.folder.mkdir(parents=True, exist_ok=True)
+            script = args.folder / "dry-run.sh"
+            script.write_text(launcher.script())
+            print(f"{script}:\n{script.read_text()}")
+            return
+        launcher.run()
+    except (StageFailed, ConfigError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except Detached as reason:
+        print(reason, file=sys.stderr)
+        sys.exit(129)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

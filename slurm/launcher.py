@@ -1,0 +1,270 @@
+"""Submits a stage as a job, or finds the job that an earlier launcher submitted, and stays until its result is there.
+
+One launcher a stage at a time (a file lock). It may die at any moment: the next one re-attaches to the job, or takes
+the result over when the job has ended meanwhile. A job counts as ended well only by the result that it wrote; Slurm's
+own states only tell whether a result may still come.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, TextIO
+
+import submitit
+
+from slurm.errors import Detached, StageFailed
+from slurm.job_files import JobFiles, StageCall, read_json, write_json
+from slurm.queue import ALIVE, GONE, UNREACHABLE, WAITING, cancel, find_job, job_state
+from slurm.site import Site, executor_parameters
+from slurm.stage_job import StageJob
+
+Executor = Literal["slurm", "local", "debug"]
+LAST_LINES = 25
+OWN_TRACEBACK = "submitit ERROR"
+"""What follows in a log is the launcher's traceback, not the stage's."""
+FOLLOW_S = 0.5
+
+
+class Launcher:
+    """Brings one stage's result about. ``folder``: the stage's own, shared by launchers and jobs."""
+
+    def __init__(self, call: StageCall, site: Site, executor: Executor, folder: Path, stream: TextIO = sys.stdout):
+        self.call, self.site, self.executor, self.stream = call, site, executor, stream
+        self.files = JobFiles(folder.absolute())
+        self.signals: list[int] = []
+        self._read_to = 0
+
+    def run(self) -> None:
+        """Return when the outputs are there.
+
+        Raises StageFailed with the end of the job's log, KeyboardInterrupt after SIGINT or SIGTERM (the job is
+        cancelled), Detached after SIGHUP (it stays).
+        """
+        self.files.folder.mkdir(parents=True, exist_ok=True)
+        with self._only_launcher(), self._own_signals():
+            job = self._job()
+            if job is None:
+                job = self._submit()
+            if self.executor == "debug":
+                self._settle(job)
+            else:
+                self._wait(job)
+            self.files.put_back(self.call.outputs)
+            self.files.job.unlink(missing_ok=True)
+            self._say("done")
+
+    def script(self) -> str:
+        """The batch script that Slurm would get, submitting nothing."""
+        executor: Any = self._executor()
+        if self.executor != "slurm":
+            return " ".join(self.call.command) + "\n"
+        inner = executor._executor
+        return str(inner._make_submission_file_text(inner._submitit_command_str, "dry-run"))
+
+    # -- finding or making the job
+
+    def _job(self) -> Any:
+        """A job of this very call that lives or has a result nobody took over; None if there is none."""
+        known = read_json(self.files.job)
+        if known is None:
+            return self._job_by_name()
+        job_id, same = known["job"], known["fingerprint"] == self.call.fingerprint()
+        if known["executor"] != self.executor:
+            raise StageFailed(
+                f"{self.call.name}: job {job_id} was submitted through {known['executor']!r} and may still run; "
+                f"use that executor, or end it and remove {self.files.job}"
+            )
+        if self.executor == "debug":
+            return None
+        job = self._handle(job_id)
+        state = self._state(job)
+        if state in ALIVE or state == UNREACHABLE:
+            if not same:
+                raise StageFailed(
+                    f"{self.call.name}: job {job_id} ({state}) runs with another command or older inputs: "
+                    f"wait for it, or `scancel {job_id}` and run again"
+                )
+            self._say(f"attached to job {job_id} ({state})")
+            return job
+        if same and self.files.finished.is_file() and job.paths.result_pickle.exists() and job.exception() is None:
+            self._say(f"job {job_id} finished while nobody watched")
+            return job
+        return None
+
+    def _job_by_name(self) -> Any:
+        """A job whose launcher died between its submission and writing its id down."""
+        job_id = find_job(self._job_name()) if self.executor == "slurm" else None
+        if job_id is None:
+            return None
+        self._say(f"attached to job {job_id}, found by its name")
+        self._write_job(job_id)
+        return self._handle(job_id)
+
+    def _submit(self) -> Any:
+        self.files.forget_result()
+        job_call = StageJob(self.call, str(self.files.folder), self.site.finish_step_s, self.site.rendezvous_address)
+        with _outside_of_jobs():
+            job = self._executor().submit(job_call)
+        self._write_job(job.job_id)
+        self._say(f"submitted job {job.job_id}; log {job.paths.stdout}")
+        return job
+
+    def _executor(self) -> Any:
+        options: dict[str, Any] = {}
+        if self.executor == "slurm":
+            options = {"slurm_max_num_timeout": self.site.most_timeouts}
+            if self.site.python:
+                options["slurm_python"] = self.site.python
+        executor = submitit.AutoExecutor(folder=str(self.files.folder / "%j"), cluster=self.executor, **options)
+        executor.update_parameters(**executor_parameters(self.site, self.call.stage, self._job_name()))
+        return executor
+
+    def _handle(self, job_id: str) -> Any:
+        classes = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}
+        wanted = self.site.resources(self.call.stage)
+        tasks = list(range(wanted.nodes * wanted.tasks_per_node))
+        return classes[self.executor](folder=str(self.files.folder / "%j"), job_id=job_id, tasks=tasks)
+
+    def _job_name(self) -> str:
+        """Unique to the stage's folder, so that a job can be found by it."""
+        return f"{self.call.name}-{self.call.fingerprint()[:8]}"
+
+    def _write_job(self, job_id: str) -> None:
+        fingerprint = self.call.fingerprint()
+        write_json(self.files.job, {"job": job_id, "executor": self.executor, "fingerprint": fingerprint})
+
+    # -- staying with it
+
+    def _wait(self, job: Any) -> None:
+        asked = 0.0
+        unknown_since: float | None = None
+        parts = list(job._sub_jobs) or [job]
+        while not all(part.paths.result_pickle.exists() for part in parts):
+            self._answer_signals(job)
+            self._follow(job)
+            if time.monotonic() - asked >= self.site.poll_s:
+                asked = time.monotonic()
+                state = self._state(job)
+                if state in ALIVE or state == UNREACHABLE:
+                    unknown_since = None
+                elif unknown_since is None:
+                    unknown_since = asked
+            if unknown_since is not None and time.monotonic() - unknown_since > self.site.lost_after_s:
+                self._fail(job, f"ended ({state}) without a result")
+            time.sleep(FOLLOW_S)
+        self._follow(job)
+        self._settle(job)
+
+    def _settle(self, job: Any) -> None:
+        """Judge the job by its result alone."""
+        error = job.exception()
+        if error is not None:
+            self._fail(job, "failed")
+        if self.executor == "slurm" and job_state(job.job_id) in WAITING:
+            cancel(job.job_id)  # requeued after it had finished
+
+    def _state(self, job: Any) -> str:
+        if self.executor == "slurm":
+            return job_state(job.job_id)
+        return "RUNNING" if _is_alive(int(job.job_id)) else GONE
+
+    def _fail(self, job: Any, how: str) -> None:
+        self._follow(job)
+        self.files.job.unlink(missing_ok=True)
+        log = Path(job.paths.stdout)
+        text = log.read_text(errors="replace") if log.is_file() else "(no log)"
+        lines = text.partition(OWN_TRACEBACK)[0].splitlines()[-LAST_LINES:]
+        raise StageFailed("\n".join([f"{self.call.name}: job {job.job_id} {how}", f"log: {log}", *lines]))
+
+    def _follow(self, job: Any) -> None:
+        """Copy what the job has written since the last look."""
+        try:
+            with open(job.paths.stdout, errors="replace") as log:
+                log.seek(self._read_to)
+                text = log.read()
+                self._read_to = log.tell()
+        except OSError:
+            return
+        self._write(text)
+
+    # -- signals, lock, output
+
+    def _answer_signals(self, job: Any) -> None:
+        if not self.signals:
+            return
+        if signal.SIGHUP in self.signals:
+            raise Detached(f"{self.call.name}: job {job.job_id} goes on; the same command attaches to it")
+        if self.executor == "slurm":
+            cancel(job.job_id)
+        else:
+            job.cancel(check=False)
+        self.files.job.unlink(missing_ok=True)
+        self._say(f"job {job.job_id} cancelled")
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def _own_signals(self) -> Iterator[None]:
+        if self.executor == "debug":
+            yield
+            return
+
+        def remember(number: int, frame: FrameType | None) -> None:
+            self.signals.append(number)
+
+        before = {n: signal.signal(n, remember) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def _only_launcher(self) -> Iterator[None]:
+        with self.files.lock.open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StageFailed(
+                    f"{self.call.name}: another launcher is with this stage ({self.files.lock})"
+                ) from None
+            yield
+
+    def _say(self, text: str) -> None:
+        self._write(f"[{time.strftime('%H:%M:%S')}] {self.call.name}: {text}\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except OSError:
+            pass  # a closed terminal must not keep the launcher from its job
+
+
+@contextmanager
+def _outside_of_jobs() -> Iterator[None]:
+    """Hide the variables of a surrounding job: sbatch would inherit its limits from them."""
+    hidden = {
+        name: os.environ.pop(name)
+        for name in list(os.environ)
+        if name.startswith(("SLURM_", "SUBMITIT_")) and name != "SLURM_CONF"
+    }
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,147 @@
+"""What runs inside a job: the stage's command as a child process.
+
+The command is a child, so that any stage can run, so that a signal reaches it and not the bookkeeping around it, and
+so that its last words come back when it fails.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import submitit
+
+from slurm.errors import StageFailed
+from slurm.job_files import JobFiles, StageCall, append_line, write_json
+
+FIRST_PORT, PORTS = 20_000, 20_000
+POLL_S = 0.1
+LONGEST_KILL_WAIT_S = 600.0
+"""More than a cluster's KillWait: until then Slurm has killed a job that it told to end."""
+KILLED_TOGETHER_S = 3.0
+"""Within this Slurm's SIGKILL reaches all processes of a job."""
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class StageJob:
+    """The callable that submitit stores. It holds paths and texts only, so it can be stored again at a requeue."""
+
+    call: StageCall
+    folder: str
+    finish_step_s: int
+    rendezvous_address: str | None = None
+    child: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    told_to_end: bool = field(default=False, repr=False)
+
+    def __call__(self) -> str:
+        """Run the command; returns the fingerprint of the call. StageFailed if it ends with another code than 0."""
+        environment = submitit.JobEnvironment()
+        files = JobFiles(Path(self.folder))
+        restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+        if restarts and files.finished.is_file():
+            return "finished before the requeue"  # requeued between its last line and its end: never run it twice
+        first = environment.global_rank == 0
+        if first:
+            attempt = {"job": environment.job_id, "restart": restarts, "host": socket.gethostname()}
+            append_line(files.attempts, attempt | {"event": "started", "time": time.time()})
+        if environment.cluster == "slurm":
+            signal.signal(signal.SIGTERM, self._end_step)
+        self.child = subprocess.Popen(
+            self.call.command, env=self._variables(environment), start_new_session=True, preexec_fn=_prepare_child
+        )
+        try:
+            while (code := self.child.poll()) is None:
+                time.sleep(POLL_S)
+            if self.told_to_end or code == -signal.SIGKILL:
+                # Slurm is ending the job, and an error written now would count as the stage's own failure, although
+                # the job may be requeued. An OOM killer that took the child alone lets us live.
+                time.sleep(LONGEST_KILL_WAIT_S if self.told_to_end else KILLED_TOGETHER_S)
+        finally:
+            self._kill_child()
+        if code != 0:
+            raise StageFailed(f"{self.call.name}: {' '.join(self.call.command[:4])} … ended with code {code}")
+        if first:
+            self._finish(files, environment.job_id)
+        return self.call.fingerprint()
+
+    def checkpoint(self) -> submitit.helpers.DelayedSubmission:
+        """USR2 (time limit or preemption): let the stage end its step, then be requeued as the same call."""
+        files = JobFiles(Path(self.folder))
+        began = time.monotonic()
+        self._stop_child()
+        append_line(
+            files.attempts, {"event": "stopped", "waited_s": round(time.monotonic() - began, 1), "time": time.time()}
+        )
+        again = StageJob(self.call, self.folder, self.finish_step_s, self.rendezvous_address)
+        return submitit.helpers.DelayedSubmission(again)
+
+    def _end_step(self, number: int, frame: FrameType | None) -> None:
+        """SIGTERM: the job is being cancelled, requeued or preempted; the stage may use what time is left."""
+        self.told_to_end = True
+        if self.child is not None and not _has_ended(self.child.pid):
+            os.kill(self.child.pid, signal.SIGUSR2)
+
+    def _stop_child(self) -> None:
+        """Runs inside a signal handler, so it must not touch Popen's locks: waitid without reaping."""
+        if self.child is None:
+            return
+        if not _has_ended(self.child.pid):
+            os.kill(self.child.pid, signal.SIGUSR2)
+        deadline = time.monotonic() + self.finish_step_s
+        while not _has_ended(self.child.pid) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        if not _has_ended(self.child.pid):
+            os.kill(self.child.pid, signal.SIGKILL)
+
+    def _kill_child(self) -> None:
+        if self.child is not None and not _has_ended(self.child.pid):
+            os.kill(self.child.pid, signal.SIGKILL)
+
+    def _finish(self, files: JobFiles, job_id: str) -> None:
+        missing = [output for output in self.call.outputs if not Path(output).exists()]
+        if missing:
+            raise StageFailed(f"{self.call.name}: the command ended well but did not write {', '.join(missing)}")
+        files.keep(self.call.outputs)
+        write_json(files.finished, {"job": job_id, "time": time.time()})
+
+    def _variables(self, environment: Any) -> Mapping[str, str]:
+        """The child's environment; torch's rendezvous variables with it where the job has several processes."""
+        if environment.num_tasks == 1:
+            return os.environ
+        address = self.rendezvous_address or environment.hostnames[0]
+        digits = "".join(c for c in environment.job_id if c.isdigit())
+        return os.environ | {
+            "RANK": str(environment.global_rank),
+            "LOCAL_RANK": str(environment.local_rank),
+            "WORLD_SIZE": str(environment.num_tasks),
+            "LOCAL_WORLD_SIZE": str(environment.num_tasks // environment.num_nodes),
+            "NODE_RANK": str(environment.node),
+            "MASTER_ADDR": address,
+            "MASTER_PORT": str(FIRST_PORT + int(digits) % PORTS),
+        }
+
+
+def _prepare_child() -> None:
+    """The child ignores SIGTERM, which Slurm sends to every process of a job: it is told by USR2 to end its step.
+
+    Linux sends it SIGKILL when the job's process ends, whatever ended that.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True  # reaped already

@@ -1,0 +1,156 @@
+"""Everything that happens to jobs and launchers on a cluster, caused on a real one and survived."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.conftest import Stage, await_that, end
+
+
+def counted(stage: Stage) -> list[int]:
+    return [int(line) for line in stage.out.with_name("out.txt.steps").read_text().split()]
+
+
+def test_a_stage_runs_and_its_log_comes_back(stage: Stage) -> None:
+    assert stage.launch("--steps", 3).wait(60) == 0
+    assert stage.out.read_text() == "3 steps\n"
+    log = stage.log.read_text()
+    assert "submitted job" in log and "step 3" in log and "done" in log
+
+
+def test_a_failure_brings_the_traceback_and_names_the_log(stage: Stage) -> None:
+    assert stage.launch("--steps", 5, "--fail-at", 3).wait(60) == 2
+    log = stage.log.read_text()
+    assert "the third egg is rotten" in log and "log: " in log and "ended with code 1" in log
+    assert not stage.out.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_cancels_the_job(stage: Stage, number: signal.Signals) -> None:
+    launcher = stage.launch("--steps", 600)
+    stage.await_steps(2)
+    assert end(launcher, number) == 130
+    await_that(lambda: stage.jobs() == [], 20)
+
+
+def test_a_killed_launcher_is_followed_by_one_that_attaches(stage: Stage) -> None:
+    launcher = stage.launch("--steps", 60)
+    stage.await_steps(3)
+    end(launcher, signal.SIGKILL)
+    assert len(stage.jobs()) == 1
+    assert stage.launch("--steps", 60).wait(60) == 0
+    assert "attached to job" in stage.log.read_text()
+    assert counted(stage) == list(range(1, 61))
+
+
+def test_a_result_that_came_while_nobody_watched_is_taken_over(stage: Stage) -> None:
+    launcher = stage.launch("--steps", 20)
+    stage.await_steps(2)
+    end(launcher, signal.SIGKILL)
+    await_that(lambda: stage.out.exists() and stage.jobs() == [])
+    stage.out.unlink()  # Snakemake removes the outputs of a rule that it takes for incomplete
+    assert stage.launch("--steps", 20).wait(60) == 0
+    assert "finished while nobody watched" in stage.log.read_text()
+    assert stage.out.read_text() == "20 steps\n"
+    assert stage.log.read_text().count("submitted job") == 1
+
+
+def test_a_job_whose_id_was_never_written_down_is_found_by_its_name(stage: Stage) -> None:
+    launcher = stage.launch("--steps", 60)
+    stage.await_steps(2)
+    end(launcher, signal.SIGKILL)
+    (stage.folder / "job" / "job.json").unlink()
+    assert stage.launch("--steps", 60).wait(60) == 0
+    assert "found by its name" in stage.log.read_text()
+    assert counted(stage) == list(range(1, 61))
+
+
+def test_a_hang_up_leaves_the_job(stage: Stage) -> None:
+    launcher = stage.launch("--steps", 50)
+    stage.await_steps(2)
+    assert end(launcher, signal.SIGHUP) == 129
+    assert len(stage.jobs()) == 1
+    assert stage.launch("--steps", 50).wait(60) == 0
+
+
+def test_a_job_that_someone_else_cancels_is_reported(stage: Stage) -> None:
+    launcher = stage.launch("--steps", 600)
+    stage.await_steps(2)
+    stage.slurm("scancel", stage.jobs()[0])
+    assert launcher.wait(60) == 2
+    assert "without a result" in stage.log.read_text()
+
+
+def test_an_administrators_requeue_repeats_at_most_a_step(stage: Stage) -> None:
+    launcher = stage.launch("--steps", 40)
+    stage.await_steps(5)
+    stage.slurm("scontrol", "requeue", stage.jobs()[0])
+    assert launcher.wait(90) == 0
+    assert counted(stage) == list(range(1, 41))
+    assert stage.log.read_text().count("starts at") == 2
+
+
+def test_a_time_limit_ends_in_a_requeue_and_the_same_result(stage: Stage) -> None:
+    stage.stage = "brief"
+    launcher = stage.launch("--steps", 130, "--seconds", 0.5)
+    assert launcher.wait(240) == 0
+    assert counted(stage) == list(range(1, 131))
+    assert stage.log.read_text().count("starts at") >= 2
+
+
+def test_preemption_by_a_higher_partition(stage: Stage, tmp_path: Path) -> None:
+    stage.stage = "low"
+    launcher = stage.launch("--steps", 60, "--seconds", 0.2)
+    stage.await_steps(3)
+    stage.slurm(
+        "sbatch", "--partition=high", "--nodes=3", "--exclusive", f"--output={tmp_path}/high.log", "--wrap=sleep 3"
+    )
+    assert launcher.wait(120) == 0
+    assert counted(stage) == list(range(1, 61))
+    assert stage.log.read_text().count("starts at") >= 2
+
+
+def test_the_controller_restarts_under_a_job(stage: Stage) -> None:
+    launcher = stage.launch("--steps", 80)
+    stage.await_steps(3)
+    stage.cluster.stop_controller()
+    await_that(lambda: stage.steps() >= 40)
+    assert launcher.poll() is None
+    stage.cluster.start_controller()
+    assert launcher.wait(60) == 0
+    assert counted(stage) == list(range(1, 81))
+
+
+def test_four_ranks_on_two_nodes_meet_and_see_their_gpus(stage: Stage) -> None:
+    stage.stage = "meet"
+    assert stage.launch("--steps", 0, "--rendezvous").wait(120) == 0
+    assert stage.out.read_text() == "4 ranks, sum 6, gpus 0,1\n"
+
+
+def test_a_job_can_be_submitted_from_inside_a_job(stage: Stage) -> None:
+    inner = {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_NODE": "1", "SLURM_NTASKS": "7", "SUBMITIT_EXECUTOR": "slurm"}
+    assert stage.launch("--steps", 3, **inner).wait(60) == 0
+
+
+def test_two_launchers_of_one_stage_do_not_run_it_twice(stage: Stage) -> None:
+    first = stage.launch("--steps", 30)
+    stage.await_steps(1)
+    assert stage.launch("--steps", 30).wait(60) == 2
+    assert "another launcher" in stage.log.read_text()
+    assert first.wait(60) == 0
+    assert counted(stage) == list(range(1, 31))
+
+
+def test_a_job_with_other_inputs_is_not_taken_over(stage: Stage) -> None:
+    launcher = stage.launch("--steps", 100)
+    stage.await_steps(2)
+    end(launcher, signal.SIGKILL)
+    stage.site.write_text(stage.site.read_text() + "\n")
+    second = stage.launch("--steps", 100)
+    assert second.wait(60) == 2
+    assert "older inputs" in stage.log.read_text()
+    stage.slurm("scancel", stage.jobs()[0])
+    await_that(lambda: stage.jobs() == [], 20)
