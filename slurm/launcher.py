@@ -49,16 +49,14 @@ class Launcher:
         cancelled), Detached after SIGHUP (it stays).
         """
         self.files.folder.mkdir(parents=True, exist_ok=True)
-        with self._only_launcher(), self._own_signals():
-            job = self._job()
-            if job is None:
-                job = self._submit()
+        with self._only_launcher():
             if self.executor == "debug":
-                self._settle(job)
-            else:
-                self._wait(job)
+                self._run_here()
+                return
+            with self._own_signals():
+                self._wait(self._job() or self._submit())
             self.files.put_back(self.call.outputs)
-            self.files.job.unlink(missing_ok=True)
+            self._close("done")
             self._say("done")
 
     def script(self) -> str:
@@ -69,12 +67,25 @@ class Launcher:
         inner = executor._executor
         return str(inner._make_submission_file_text(inner._submitit_command_str, "dry-run"))
 
+    def _run_here(self) -> None:
+        """In this process, so that a debugger and the terminal reach it; the output is not kept."""
+        job_id = f"here-{os.getpid()}"
+        os.environ["SUBMITIT_DEBUG_JOB_ID"] = job_id
+        self.files.forget_result()
+        self._write_job(job_id)
+        try:
+            self._stage_job()()
+        except StageFailed as error:
+            self._close("failed", str(error))
+            raise
+        self._close("done")
+
     # -- finding or making the job
 
     def _job(self) -> Any:
         """A job of this very call that lives or has a result nobody took over; None if there is none."""
         known = read_json(self.files.job)
-        if known is None:
+        if known is None or known["end"] is not None or known["executor"] == "debug":
             return self._job_by_name()
         job_id, same = known["job"], known["fingerprint"] == self.call.fingerprint()
         if known["executor"] != self.executor:
@@ -82,8 +93,6 @@ class Launcher:
                 f"{self.call.name}: job {job_id} was submitted through {known['executor']!r} and may still run; "
                 f"use that executor, or end it and remove {self.files.job}"
             )
-        if self.executor == "debug":
-            return None
         job = self._handle(job_id)
         state = self._state(job)
         if state in ALIVE or state == UNREACHABLE:
@@ -110,12 +119,14 @@ class Launcher:
 
     def _submit(self) -> Any:
         self.files.forget_result()
-        job_call = StageJob(self.call, str(self.files.folder), self.site.finish_step_s, self.site.rendezvous_address)
         with _outside_of_jobs():
-            job = self._executor().submit(job_call)
+            job = self._executor().submit(self._stage_job())
         self._write_job(job.job_id)
         self._say(f"submitted job {job.job_id}; log {job.paths.stdout}")
         return job
+
+    def _stage_job(self) -> StageJob:
+        return StageJob(self.call, str(self.files.folder), self.site.finish_step_s, self.site.rendezvous_address)
 
     def _executor(self) -> Any:
         options: dict[str, Any] = {}
@@ -138,8 +149,15 @@ class Launcher:
         return f"{self.call.name}-{self.call.fingerprint()[:8]}"
 
     def _write_job(self, job_id: str) -> None:
-        fingerprint = self.call.fingerprint()
-        write_json(self.files.job, {"job": job_id, "executor": self.executor, "fingerprint": fingerprint})
+        record: dict[str, Any] = {"job": job_id, "executor": self.executor, "fingerprint": self.call.fingerprint()}
+        record |= {"name": self.call.name, "outputs": self.call.outputs, "end": None, "last_line": ""}
+        write_json(self.files.job, record)
+
+    def _close(self, end: str, last_line: str = "") -> None:
+        """The job's result was taken over, or there will be none: no later launcher may attach to it."""
+        record = read_json(self.files.job)
+        if record is not None:
+            write_json(self.files.job, record | {"end": end, "last_line": last_line})
 
     # -- staying with it
 
@@ -178,10 +196,10 @@ class Launcher:
 
     def _fail(self, job: Any, how: str) -> None:
         self._follow(job)
-        self.files.job.unlink(missing_ok=True)
         log = Path(job.paths.stdout)
         text = log.read_text(errors="replace") if log.is_file() else "(no log)"
         lines = text.partition(OWN_TRACEBACK)[0].splitlines()[-LAST_LINES:]
+        self._close(how, next((line for line in reversed(lines) if line.strip()), ""))
         raise StageFailed("\n".join([f"{self.call.name}: job {job.job_id} {how}", f"log: {log}", *lines]))
 
     def _follow(self, job: Any) -> None:
@@ -206,16 +224,12 @@ class Launcher:
             cancel(job.job_id)
         else:
             job.cancel(check=False)
-        self.files.job.unlink(missing_ok=True)
+        self._close("cancelled")
         self._say(f"job {job.job_id} cancelled")
         raise KeyboardInterrupt
 
     @contextmanager
     def _own_signals(self) -> Iterator[None]:
-        if self.executor == "debug":
-            yield
-            return
-
         def remember(number: int, frame: FrameType | None) -> None:
             self.signals.append(number)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 
 UNREACHABLE = "UNREACHABLE"
 """The controller did not answer: nothing is known, so nothing may be concluded."""
@@ -31,6 +32,23 @@ def job_state(job_id: str) -> str:
         return GONE if "Invalid job id" in asked.stderr else UNREACHABLE
     states = asked.stdout.split()
     return states[0] if states else GONE
+
+
+def job_states(job_ids: Sequence[str]) -> dict[str, str]:
+    """State of each job that the controller still knows, in one call; empty when it is silent."""
+    if not job_ids:
+        return {}
+    try:
+        asked = subprocess.run(
+            ["squeue", "--noheader", "--states=all", "--me", "--format=%A %T"],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+    except (subprocess.TimeoutExpired, OSError):
+        return {}
+    states = dict(line.split() for line in asked.stdout.splitlines() if line.strip())
+    return {job: states[job] for job in job_ids if job in states}
 
 
 def find_job(name: str) -> str | None:
