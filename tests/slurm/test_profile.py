@@ -1,0 +1,86 @@
+"""`snakemake --profile slurm` on a real cluster gives what a direct run gives, also when Snakemake is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rised.records.digest import reproducible_digest
+from slurm.one_host import OneHostCluster
+from slurm.status import read_status
+from stages import attempts, progress
+from tests.slurm.conftest import await_that
+
+SITE = """\
+signal_delay_s: 60
+finish_step_s: 50
+poll_s: 0.5
+lost_after_s: 3
+stages:
+  prepare: {time_min: 10, cpus_per_task: 2, memory_gb: 3}
+  evaluate: {time_min: 10, cpus_per_task: 2, memory_gb: 3}
+  train: {time_min: 10, cpus_per_task: 2, memory_gb: 3}
+"""
+RUNS = ("grpo_64/seed-0", "rised/seed-0")
+MOST_S = 600
+
+
+def snakemake(repository: Path, arguments: Sequence[str], **variables: str) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "snakemake", *arguments],
+        cwd=repository,
+        env=environment | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def direct(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of the smoke experiment without a launcher."""
+    results = tmp_path_factory.mktemp("direct")
+    options = ["--cores", "2", "--nolock", "tables", "--config", "experiment=smoke", f"results={results}"]
+    process = snakemake(repository, options)
+    printed, _ = process.communicate(timeout=MOST_S)
+    assert process.returncode == 0, printed.decode()[-3000:]
+    return results / "smoke"
+
+
+def test_the_dag_runs_as_jobs_and_survives_the_kill_of_snakemake(
+    repository: Path, cluster: OneHostCluster, direct: Path, tmp_path: Path
+) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text(SITE)
+    results = tmp_path / "results"
+    options = ["--profile", "slurm", "--nolock", "tables"]
+    options += ["--config", "experiment=smoke", f"results={results}", f"site={site}"]
+    first = snakemake(repository, options, **cluster.variables)
+    manifest = results / "smoke" / RUNS[0] / "manifests" / "step-000001.json"
+    await_that(manifest.exists, MOST_S, lambda: "no first step")
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    second = snakemake(repository, options, **cluster.variables)
+    printed, _ = second.communicate(timeout=MOST_S)
+    assert second.returncode == 0, printed.decode()[-3000:]
+    for run in RUNS:
+        assert digest(results / "smoke" / run) == digest(direct / run)
+    for name in ("table2.csv", "learning.csv"):
+        ours, theirs = (folder / "analysis" / "tables" / name for folder in (results / "smoke", direct))
+        assert ours.read_text() == theirs.read_text()
+    status = {stage.name: stage for stage in read_status(results / "smoke")}
+    assert {stage.state for stage in status.values()} == {"done"}
+    assert status["train-rised-seed-0"].step == "2/2"
+    assert all(status[name].starts == 1 for name in ("train-rised-seed-0", "train-grpo_64-seed-0"))
+
+
+def digest(run: Path) -> dict[str, str]:
+    aside = (progress.FILE, attempts.FILE)
+    return {path: value for path, value in reproducible_digest(run).items() if path not in aside}
