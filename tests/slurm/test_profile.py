@@ -81,6 +81,15 @@ def test_the_dag_runs_as_jobs_and_survives_the_kill_of_snakemake(
     assert all(status[name].starts == 1 for name in ("train-rised-seed-0", "train-grpo_64-seed-0"))
 
 
+@pytest.mark.parametrize(("profile", "executor"), [("slurm", "slurm"), ("slurm/local", "local")])
+def test_a_profile_chooses_the_executor_beside_any_config(
+    repository: Path, tmp_path: Path, profile: str, executor: str
+) -> None:
+    options = ["-n", "-p", "--profile", profile, "--config", "experiment=smoke", f"results={tmp_path}"]
+    printed, _ = snakemake(repository, options).communicate(timeout=60)
+    assert printed.decode().count(f"slurm.launch --executor {executor}") == 4
+
+
 def digest(run: Path) -> dict[str, str]:
     aside = (progress.FILE, attempts.FILE)
     return {path: value for path, value in reproducible_digest(run).items() if path not in aside}
