@@ -14,9 +14,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-SLURM_PACKAGES := slurm-wlm munge
-
-.PHONY: help quickstart smoke test test-slurm lint lock nano_policy clean
+.PHONY: help quickstart smoke test slurm-packages test-slurm lint lock nano_policy clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z_]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -43,8 +41,10 @@ smoke: $(VENV)/.cpu  ## The same DAG with two updates, in minutes
 test: $(VENV)/.dev  ## Set up and run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-slurm: $(VENV)/.dev  ## As root on Debian or Ubuntu: install Slurm and run the tests that need a cluster
-	command -v slurmctld munged > /dev/null || apt-get install -y --no-install-recommends $(SLURM_PACKAGES)
+slurm-packages:  ## As root on Debian or Ubuntu: install Slurm, for the tests that need a cluster
+	apt-get install -y --no-install-recommends slurm-wlm munge
+
+test-slurm: slurm-packages $(VENV)/.dev  ## Install Slurm and run those tests alone
 	$(BIN)/python -m pytest tests/slurm
 
 lint: $(VENV)/.dev  ## Format check, lint, types, DAG lint
