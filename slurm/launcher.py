@@ -54,8 +54,9 @@ class Launcher:
                 self._run_here()
                 return
             with self._own_signals():
-                self._wait(self._job() or self._submit())
-            self.files.put_back(self.call.outputs)
+                job = self._job() or self._submit()
+                self._wait(job)
+                self._put_back(job)
             self._close("done")
             self._say("done")
 
@@ -188,6 +189,17 @@ class Launcher:
             self._fail(job, "failed")
         if self.executor == "slurm" and job_state(job.job_id) in WAITING:
             cancel(job.job_id)  # requeued after it had finished
+
+    def _put_back(self, job: Any) -> None:
+        """Outputs, and the job's links to them, may become visible here later than its result did."""
+        deadline = time.monotonic() + self.site.lost_after_s
+        while True:
+            try:
+                return self.files.put_back(self.call.outputs)
+            except FileNotFoundError as error:
+                if time.monotonic() > deadline:
+                    self._fail(job, f"ended well, but {error.filename} is not visible on this machine")
+            time.sleep(FOLLOW_S)
 
     def _state(self, job: Any) -> str:
         if self.executor == "slurm":

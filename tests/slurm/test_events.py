@@ -6,8 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-
-from tests.slurm.conftest import Stage, await_that, end
+from launched_stage import Stage, await_that, end
 
 
 def counted(stage: Stage) -> list[int]:
@@ -154,3 +153,18 @@ def test_a_job_with_other_inputs_is_not_taken_over(stage: Stage) -> None:
     assert "older inputs" in stage.log.read_text()
     stage.slurm("scancel", stage.jobs()[0])
     await_that(lambda: stage.jobs() == [], 20)
+
+
+def test_outputs_that_become_visible_late_are_waited_for(stage: Stage) -> None:
+    launcher = stage.launch("--steps", 30)
+    stage.await_steps(2)
+    end(launcher, signal.SIGKILL)
+    await_that(lambda: stage.out.exists() and stage.jobs() == [])
+    stage.out.unlink()
+    kept, hidden = stage.folder / "job" / "kept", stage.folder / "hidden"
+    kept.rename(hidden)  # what a shared folder's cache does not show yet
+    launcher = stage.launch("--steps", 30)
+    await_that(lambda: "finished while nobody watched" in stage.log.read_text())
+    hidden.rename(kept)
+    assert launcher.wait(30) == 0
+    assert stage.out.read_text() == "30 steps\n"

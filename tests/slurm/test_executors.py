@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from tests.slurm.conftest import COUNTING, await_that
+from launched_stage import COUNTING, await_that
 
 
 def launch(repository: Path, site: Path, folder: Path, executor: str, *arguments: object) -> subprocess.Popen[str]:

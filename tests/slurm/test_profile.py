@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from launched_stage import await_that
 
 from rised.records.digest import reproducible_digest
 from slurm.one_host import OneHostCluster
 from slurm.status import read_status
 from stages import attempts, progress
-from tests.slurm.conftest import await_that
 
 SITE = """\
 signal_delay_s: 60
@@ -79,6 +79,30 @@ def test_the_dag_runs_as_jobs_and_survives_the_kill_of_snakemake(
     assert {stage.state for stage in status.values()} == {"done"}
     assert status["train-rised-seed-0"].step == "2/2"
     assert all(status[name].starts == 1 for name in ("train-rised-seed-0", "train-grpo_64-seed-0"))
+
+
+def test_ctrl_c_of_snakemake_leaves_no_job(repository: Path, cluster: OneHostCluster, tmp_path: Path) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text(SITE)
+    options = ["--profile", "slurm", "--nolock", "data"]
+    options += ["--config", "experiment=smoke", f"results={tmp_path}/results", f"site={site}"]
+    process = snakemake(repository, options, **cluster.variables)
+
+    def jobs() -> str:
+        asked = subprocess.run(
+            ["squeue", "--noheader", "--states=PD,R,CF", "--format=%j"],
+            env=os.environ | cluster.variables,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return " ".join(name for name in asked.stdout.split() if name.startswith("smoke-prepare"))
+
+    await_that(lambda: jobs() != "", 60)
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    await_that(lambda: jobs() == "", 30, jobs)
 
 
 @pytest.mark.parametrize(("profile", "executor"), [("slurm", "slurm"), ("slurm/local", "local")])

@@ -1,0 +1,92 @@
+"""A counting stage of the tests and the launchers that are started for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm.one_host import OneHostCluster
+
+COUNTING = Path(__file__).with_name("counting_stage.py")
+
+
+@dataclass
+class Stage:
+    """A counting stage and the launchers that are started for it."""
+
+    cluster: OneHostCluster
+    repository: Path
+    site: Path
+    folder: Path
+    stage: str = "count"
+    executor: str = "slurm"
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "out.txt"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "launcher.log"
+
+    @property
+    def job_name(self) -> str:
+        return f"test-{self.folder.name}"
+
+    def launch(self, *arguments: object, **variables: str) -> subprocess.Popen[bytes]:
+        """Start a launcher in the background; what it prints goes to ``log``."""
+        command = [sys.executable, "-m", "slurm.launch", "--executor", self.executor, "--site", str(self.site)]
+        command += ["--stage", self.stage, "--name", self.job_name, "--folder", str(self.folder / "job")]
+        command += ["--input", str(self.site), "--output", str(self.out), "--"]
+        command += [sys.executable, str(COUNTING), "--out", str(self.out), *map(str, arguments)]
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                command,
+                cwd=self.repository,
+                env=os.environ | self.cluster.variables | variables,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def jobs(self) -> list[str]:
+        """Ids of this stage's jobs that Slurm still has to run or runs."""
+        asked = self.slurm("squeue", "--noheader", "--states=PD,R,CG,S,CF", "--format=%A %j")
+        return [line.split()[0] for line in asked.splitlines() if line.split()[1].startswith(self.job_name)]
+
+    def slurm(self, program: str, *arguments: str) -> str:
+        return subprocess.run(
+            [program, *arguments],
+            env=os.environ | self.cluster.variables,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+
+    def steps(self) -> int:
+        counts = self.out.with_name("out.txt.steps")
+        return len(counts.read_text().split()) if counts.exists() else 0
+
+    def await_steps(self, least: int, seconds: float = 60) -> None:
+        await_that(lambda: self.steps() >= least, seconds, lambda: self.log.read_text())
+
+
+def await_that(ready: Callable[[], bool], seconds: float = 60, why: Callable[[], str] = lambda: "") -> None:
+    """Wait until ``ready`` says so; fails with ``why`` after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < deadline, why()
+        time.sleep(0.1)
+
+
+def end(process: subprocess.Popen[bytes], number: signal.Signals, seconds: float = 30) -> int:
+    """Send a signal and return the exit code."""
+    process.send_signal(number)
+    return process.wait(seconds)
