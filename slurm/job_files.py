@@ -28,6 +28,8 @@ class StageCall:
     command: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    resumes: bool = False
+    """The command goes on where it was stopped, so that a time limit is no failure."""
 
     def fingerprint(self) -> str:
         """Changes with the command and with the size or time of any input: a job of another one is not taken over."""

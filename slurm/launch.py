@@ -30,13 +30,14 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="folder of the job's files and logs")
     parser.add_argument("--input", nargs="*", default=[], help="files that the command reads")
     parser.add_argument("--output", nargs="*", default=[], help="files that it writes")
+    parser.add_argument("--resumes", action="store_true", help="the command goes on where it stopped: requeue it")
     parser.add_argument("--dry-run", action="store_true", help="write the batch script into the folder, submit nothing")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the stage's command")
     args = parser.parse_args()
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         parser.error("give the stage's command after --")
-    call = StageCall(args.name, args.stage, tuple(command), tuple(args.input), tuple(args.output))
+    call = StageCall(args.name, args.stage, tuple(command), tuple(args.input), tuple(args.output), args.resumes)
     try:
         launcher = Launcher(call, load_site(args.site), args.executor, args.folder)
         if args.dry_run:

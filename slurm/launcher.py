@@ -8,6 +8,7 @@ own states only tell whether a result may still come.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import signal
 import sys
@@ -19,15 +20,19 @@ from types import FrameType
 from typing import Any, Literal, TextIO
 
 import submitit
+from submitit.core.utils import FailedJobError
 
+from rised.config.paths import check_results_path
 from slurm.errors import Detached, StageFailed
 from slurm.job_files import JobFiles, StageCall, read_json, write_json
-from slurm.queue import ALIVE, GONE, UNREACHABLE, WAITING, cancel, find_job, job_state
+from slurm.queue import ALIVE, ENDING, GONE, UNREACHABLE, WAITING, cancel, find_jobs, job_state
 from slurm.site import Site, executor_parameters
 from slurm.stage_job import StageJob
 
 Executor = Literal["slurm", "local", "debug"]
+HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LAST_LINES = 25
+NO_LOG = "(no log: the folder must be visible on the nodes, and stay while the job waits)"
 OWN_TRACEBACK = "submitit ERROR"
 """What follows in a log is the launcher's traceback, not the stage's."""
 FOLLOW_S = 0.5
@@ -38,7 +43,7 @@ class Launcher:
 
     def __init__(self, call: StageCall, site: Site, executor: Executor, folder: Path, stream: TextIO = sys.stdout):
         self.call, self.site, self.executor, self.stream = call, site, executor, stream
-        self.files = JobFiles(folder.absolute())
+        self.files = JobFiles(check_results_path(folder.absolute()))
         self.signals: list[int] = []
         self._read_to = 0
 
@@ -94,40 +99,63 @@ class Launcher:
                 f"{self.call.name}: job {job_id} was submitted through {known['executor']!r} and may still run; "
                 f"use that executor, or end it and remove {self.files.job}"
             )
-        job = self._handle(job_id)
-        state = self._state(job)
-        if state in ALIVE or state == UNREACHABLE:
+        job = self._handle(job_id, known["tasks"])
+        state = self._known_state(job)
+        if state in ALIVE:
             if not same:
                 raise StageFailed(
                     f"{self.call.name}: job {job_id} ({state}) runs with another command or older inputs: "
-                    f"wait for it, or `scancel {job_id}` and run again"
+                    f"wait for it, or end it (scancel {job_id}) and run again"
                 )
             self._say(f"attached to job {job_id} ({state})")
             return job
-        if same and self.files.finished.is_file() and job.paths.result_pickle.exists() and job.exception() is None:
+        if same and self.files.finished.is_file() and _has_results(job) and job.exception() is None:
             self._say(f"job {job_id} finished while nobody watched")
             return job
-        return None
+        return self._job_by_name()
 
     def _job_by_name(self) -> Any:
         """A job whose launcher died between its submission and writing its id down."""
-        job_id = find_job(self._job_name()) if self.executor == "slurm" else None
-        if job_id is None:
+        if self.executor != "slurm":
             return None
-        self._say(f"attached to job {job_id}, found by its name")
-        self._write_job(job_id)
-        return self._handle(job_id)
+        while (jobs := find_jobs(self._job_name())) is None or set(jobs.values()) == {ENDING}:
+            self._answer_signals(None)  # Slurm is silent, or an earlier job is about to go
+            time.sleep(self.site.poll_s)
+        living = [job_id for job_id, state in jobs.items() if state != ENDING]
+        if not living:
+            return None
+        job = self._handle(living[0], self._task_count())
+        if not job.paths.submitted_pickle.exists():
+            cancel(living[0])  # its launcher died before the call lay where the job looks for it
+            return self._job_by_name()
+        self._say(f"attached to job {living[0]}, found by its name")
+        self._write_job(living[0])
+        return job
+
+    def _known_state(self, job: Any) -> str:
+        """The job's state, waiting for Slurm to answer."""
+        while (state := self._state(job)) == UNREACHABLE:
+            self._answer_signals(job)
+            time.sleep(self.site.poll_s)
+        return state
 
     def _submit(self) -> Any:
         self.files.forget_result()
-        with _outside_of_jobs():
-            job = self._executor().submit(self._stage_job())
+        executor = self._executor()
+        try:
+            with _outside_of_jobs():
+                job = executor.submit(self._stage_job())
+        except FailedJobError as error:
+            raise StageFailed(f"{self.call.name}: the job was not accepted: {error}".strip()) from None
         self._write_job(job.job_id)
         self._say(f"submitted job {job.job_id}; log {job.paths.stdout}")
         return job
 
     def _stage_job(self) -> StageJob:
-        return StageJob(self.call, str(self.files.folder), self.site.finish_step_s, self.site.rendezvous_address)
+        limit_s = 60 * self.site.resources(self.call.stage).time_min - 2 * self.site.signal_delay_s
+        return StageJob(
+            self.call, str(self.files.folder), self.site.finish_step_s, limit_s, self.site.rendezvous_address
+        )
 
     def _executor(self) -> Any:
         options: dict[str, Any] = {}
@@ -139,19 +167,23 @@ class Launcher:
         executor.update_parameters(**executor_parameters(self.site, self.call.stage, self._job_name()))
         return executor
 
-    def _handle(self, job_id: str) -> Any:
+    def _handle(self, job_id: str, tasks: int) -> Any:
         classes = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}
+        return classes[self.executor](folder=str(self.files.folder / "%j"), job_id=job_id, tasks=list(range(tasks)))
+
+    def _task_count(self) -> int:
         wanted = self.site.resources(self.call.stage)
-        tasks = list(range(wanted.nodes * wanted.tasks_per_node))
-        return classes[self.executor](folder=str(self.files.folder / "%j"), job_id=job_id, tasks=tasks)
+        return wanted.nodes * wanted.tasks_per_node
 
     def _job_name(self) -> str:
-        """Unique to the stage's folder, so that a job can be found by it."""
-        return f"{self.call.name}-{self.call.fingerprint()[:8]}"
+        """Unique to the call and the stage's folder, so that a job can be found by it."""
+        key = f"{self.call.fingerprint()}/{self.files.folder}"
+        return f"{self.call.name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
     def _write_job(self, job_id: str) -> None:
         record: dict[str, Any] = {"job": job_id, "executor": self.executor, "fingerprint": self.call.fingerprint()}
-        record |= {"name": self.call.name, "outputs": self.call.outputs, "end": None, "last_line": ""}
+        record |= {"name": self.call.name, "outputs": self.call.outputs, "tasks": self._task_count()}
+        record |= {"end": None, "last_line": ""}
         write_json(self.files.job, record)
 
     def _close(self, end: str, last_line: str = "") -> None:
@@ -165,8 +197,7 @@ class Launcher:
     def _wait(self, job: Any) -> None:
         asked = 0.0
         unknown_since: float | None = None
-        parts = list(job._sub_jobs) or [job]
-        while not all(part.paths.result_pickle.exists() for part in parts):
+        while not _has_results(job):
             self._answer_signals(job)
             self._follow(job)
             if time.monotonic() - asked >= self.site.poll_s:
@@ -209,7 +240,7 @@ class Launcher:
     def _fail(self, job: Any, how: str) -> None:
         self._follow(job)
         log = Path(job.paths.stdout)
-        text = log.read_text(errors="replace") if log.is_file() else "(no log)"
+        text = log.read_text(errors="replace") if log.is_file() else NO_LOG
         lines = text.partition(OWN_TRACEBACK)[0].splitlines()[-LAST_LINES:]
         self._close(how, next((line for line in reversed(lines) if line.strip()), ""))
         raise StageFailed("\n".join([f"{self.call.name}: job {job.job_id} {how}", f"log: {log}", *lines]))
@@ -228,24 +259,39 @@ class Launcher:
     # -- signals, lock, output
 
     def _answer_signals(self, job: Any) -> None:
+        """``job``: None while there is none yet."""
         if not self.signals:
             return
+        if job is None:
+            raise KeyboardInterrupt
         if signal.SIGHUP in self.signals:
             raise Detached(f"{self.call.name}: job {job.job_id} goes on; the same command attaches to it")
-        if self.executor == "slurm":
-            cancel(job.job_id)
+        trouble = self._cancel(job)
+        if trouble:
+            self._say(f"job {job.job_id} may still run, it could not be cancelled: {trouble}")
         else:
-            job.cancel(check=False)
-        self._close("cancelled")
-        self._say(f"job {job.job_id} cancelled")
+            self._close("cancelled")
+            self._say(f"job {job.job_id} cancelled")
         raise KeyboardInterrupt
+
+    def _cancel(self, job: Any) -> str:
+        """End the job; "" or what hindered it."""
+        if self.executor == "slurm":
+            return cancel(job.job_id)
+        try:
+            os.kill(int(job.job_id), signal.SIGINT)
+        except ProcessLookupError:
+            pass
+        return ""
 
     @contextmanager
     def _own_signals(self) -> Iterator[None]:
         def remember(number: int, frame: FrameType | None) -> None:
             self.signals.append(number)
 
-        before = {n: signal.signal(n, remember) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        # What the caller ignores (nohup: SIGHUP) stays ignored.
+        heeded = [n for n in HEEDED if signal.getsignal(n) is not signal.SIG_IGN]
+        before = {n: signal.signal(n, remember) for n in heeded}
         try:
             yield
         finally:
@@ -288,9 +334,15 @@ def _outside_of_jobs() -> Iterator[None]:
         os.environ.update(hidden)
 
 
+def _has_results(job: Any) -> bool:
+    """Whether every task of the job has written how it ended."""
+    return all(part.paths.result_pickle.exists() for part in (list(job._sub_jobs) or [job]))
+
+
 def _is_alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended and waits for its parent does not."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return True
+    return state not in "ZX"

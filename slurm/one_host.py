@@ -114,7 +114,7 @@ class OneHostCluster:
     root: Path
     nodes: int = 3
     cores: int = 4
-    memory_mb: int = 8000
+    memory_mb: int = 16_000
     gpus: int = 2
     accounting: bool = False
     port: int = 16_817

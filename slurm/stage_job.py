@@ -25,8 +25,8 @@ from slurm.job_files import JobFiles, StageCall, append_line, write_json
 
 FIRST_PORT, PORTS = 20_000, 20_000
 POLL_S = 0.1
-LONGEST_KILL_WAIT_S = 600.0
-"""More than a cluster's KillWait: until then Slurm has killed a job that it told to end."""
+STOPPED_AS_ASKED = 75
+"""Exit code of a stage that ended its step because of USR2."""
 KILLED_TOGETHER_S = 3.0
 """Within this Slurm's SIGKILL reaches all processes of a job."""
 _PR_SET_PDEATHSIG = 1
@@ -39,14 +39,18 @@ class StageJob:
     call: StageCall
     folder: str
     finish_step_s: int
+    limit_s: float = float("inf")
+    """After so many seconds a signal to stop means the time limit, not a preemption."""
     rendezvous_address: str | None = None
     child: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     told_to_end: bool = field(default=False, repr=False)
+    began: float = field(default_factory=time.monotonic, repr=False)
 
     def __call__(self) -> str:
         """Run the command; returns the fingerprint of the call. StageFailed if it ends with another code than 0."""
         environment = submitit.JobEnvironment()
         files = JobFiles(Path(self.folder))
+        self.began = time.monotonic()
         restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         if restarts and files.finished.is_file():
             return "finished before the requeue"  # requeued between its last line and its end: never run it twice
@@ -62,10 +66,12 @@ class StageJob:
         try:
             while (code := self.child.poll()) is None:
                 time.sleep(POLL_S)
-            if self.told_to_end or code == -signal.SIGKILL:
-                # Slurm is ending the job, and an error written now would count as the stage's own failure, although
-                # the job may be requeued. An OOM killer that took the child alone lets us live.
-                time.sleep(LONGEST_KILL_WAIT_S if self.told_to_end else KILLED_TOGETHER_S)
+            # An error written while Slurm is ending the job would count as the stage's own failure, although the job
+            # may be requeued. An OOM killer that took the child alone lets us live.
+            while code and environment.cluster == "slurm" and (self.told_to_end or code == STOPPED_AS_ASKED):
+                time.sleep(POLL_S)
+            if code == -signal.SIGKILL:
+                time.sleep(KILLED_TOGETHER_S)
         finally:
             self._kill_child()
         if code != 0:
@@ -74,15 +80,25 @@ class StageJob:
             self._finish(files, environment.job_id)
         return self.call.fingerprint()
 
-    def checkpoint(self) -> submitit.helpers.DelayedSubmission:
-        """USR2 (time limit or preemption): let the stage end its step, then be requeued as the same call."""
+    def checkpoint(self) -> submitit.helpers.DelayedSubmission | None:
+        """USR2 (time limit or preemption): let the stage end its step, then be requeued as the same call.
+
+        None, which submitit reports as a failure, for a stage that would only run into the same limit again.
+        """
         files = JobFiles(Path(self.folder))
         began = time.monotonic()
         self._stop_child()
         append_line(
             files.attempts, {"event": "stopped", "waited_s": round(time.monotonic() - began, 1), "time": time.time()}
         )
-        again = StageJob(self.call, self.folder, self.finish_step_s, self.rendezvous_address)
+        if not self.call.resumes and began - self.began > self.limit_s:
+            print(
+                f"{self.call.name}: {self.call.stage} does not resume and ran into its time limit: "
+                f"raise stages.{self.call.stage}.time_min in the site file",
+                flush=True,
+            )
+            return None
+        again = StageJob(self.call, self.folder, self.finish_step_s, self.limit_s, self.rendezvous_address)
         return submitit.helpers.DelayedSubmission(again)
 
     def _end_step(self, number: int, frame: FrameType | None) -> None:

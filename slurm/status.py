@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from slurm.job_files import JobFiles, read_json
-from slurm.queue import job_states
+from slurm.queue import GONE, job_states
 from stages.attempts import read_attempts
 
 PROGRESS = ".progress.json"
@@ -54,7 +54,8 @@ def _status(folder: Path, record: dict[str, Any], states: dict[str, str]) -> Sta
     progress = read_json(run / PROGRESS) or {}
     attempts = read_attempts(run)
     jobs_started = sum(event.get("event") == "started" for event in _events(JobFiles(folder).attempts))
-    running = states.get(record["job"], "no launcher, no job: run again")
+    found = states.get(record["job"], "")
+    running = "lost: run again" if found == GONE else found
     state = record["end"] or (running if record["executor"] == "slurm" else "open")
     rates = progress.get("validation", {})
     eta = progress.get("eta_s") if record["end"] is None else None
@@ -96,7 +97,8 @@ def show(found: list[StageStatus], console: Console) -> None:
     console.print(table)
     for one in found:
         if one.last_error:
-            console.print(f"{one.name}: {one.last_error}\n  log: {one.log}", highlight=False, soft_wrap=True)
+            text = f"{one.name}: {one.last_error}\n  log: {one.log}"
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ rule table:
     conda:
         "../environment.yml"
     shell:
-        "python -m analysis.tables.{wildcards.name} --runs {params.runs:q} --out $(dirname {output:q}) > {log:q} 2>&1"
+        'python -m analysis.tables.{wildcards.name} --runs {params.runs:q} --out "$(dirname -- {output:q})" > {log:q} 2>&1'
 
 
 rule figure:
@@ -33,7 +33,7 @@ rule figure:
     conda:
         "../environment.yml"
     shell:
-        "python -m analysis.figures.{wildcards.name} --runs {params.runs:q} --out $(dirname {output:q}) > {log:q} 2>&1"
+        'python -m analysis.figures.{wildcards.name} --runs {params.runs:q} --out "$(dirname -- {output:q})" > {log:q} 2>&1'
 
 
 rule report_file:

@@ -12,44 +12,34 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rised.config import ConfigError
-from rised.config.resolved import dump, keys
+from rised.config.resolved import dump
 from rised.environments.base import Task
 from rised.experiment import RunSettings
 from rised.records.commit import RunDirectory
+from rised.records.layout import MANIFESTS
 from rised.records.schemas import to_table
 from rised.rollouts.episodes import CollectTimings, collect
 from stages.cli import add_common, run_stage
 from stages.loop import VALIDATION, validation_metrics, validation_plans, validation_rollout
 from stages.policy import open_policy
 from stages.progress import rates
-from stages.provenance import folder_hash
-from stages.setup import load_experiment, open_pool, panel, panel_hash, read_tasks
+from stages.provenance import refuse_other_basis, validation_basis
+from stages.setup import load_experiment, open_pool, panel, read_tasks
 
 
-def validation_basis(config: RunSettings, tasks: Sequence[Task]) -> dict[str, Any]:
-    """All that the validation of a policy follows from: its settings, the panel and the weights."""
-    other = ("validation.every", *(f"environments.{name}.train_tasks" for name in config.environments))
-    parts = ("environments", "model", "rollout", "validation")
-    settings = {
-        key: value
-        for key, value, operational in keys(config)
-        if not operational and key.split(".")[0] in parts and key not in other
-    }
-    policy = folder_hash(Path(config.model.path))
-    return {**settings, "validation panel": panel_hash(tasks, VALIDATION), "policy": policy}
-
-
-def refuse_other_basis(before: Mapping[str, Any], now: Mapping[str, Any], out: Path) -> None:
-    """ConfigError if a validation that is there follows from something else than the one asked for."""
-    changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-    if changed:
-        what = ", ".join(f"{key} was {before.get(key)!r} and is {now.get(key)!r}" for key in changed[:3])
-        raise ConfigError(f"{out} holds another validation ({what}): give --again, or another folder as --out")
+def remove_evaluation(out: Path) -> None:
+    """Remove the folder of an earlier evaluation. ConfigError for any other run directory: nothing is removed then."""
+    if not (out / MANIFESTS).is_dir():
+        return
+    with RunDirectory(out) as run:
+        committed = run.committed_steps()
+        if committed not in ([], [0]) or (committed and "basis" not in run.manifest(0).extra):
+            raise ConfigError(f"{out} is not the folder of an evaluation: nothing was removed; choose another --out")
+    shutil.rmtree(out)
 
 
 def evaluate(config: RunSettings, tasks: Sequence[Task], out: Path) -> None:
@@ -103,8 +93,8 @@ def main() -> None:
         print(dump(config))
         return
     tasks = read_tasks(args.tasks)
-    if args.again and (args.out / "manifests").is_dir():
-        shutil.rmtree(args.out)
+    if args.again:
+        remove_evaluation(args.out)
     evaluate(config, tasks, args.out)
 
 

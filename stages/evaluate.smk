@@ -3,6 +3,7 @@ rule evaluate_warm_start:
         "Validation of the policy that every run starts from"
     input:
         config=GRID.experiment_file,
+        extended=GRID.extended_files,
         tasks=GRID.tasks,
     output:
         GRID.warm_start,
@@ -15,4 +16,4 @@ rule evaluate_warm_start:
     shell:
         GRID.launch("evaluate", "warm_start")
         + "python -m stages.evaluate --config {input.config:q} --tasks {input.tasks:q}"
-        " --out $(dirname {output:q}) > {log:q} 2>&1"
+        ' --out "$(dirname -- {output:q})" > {log:q} 2>&1'

@@ -6,18 +6,20 @@ stage validates the whole file before it starts.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rised.config import ConfigError
+from rised.config import ConfigError, source
 from rised.config.overlays import compose
 from rised.config.paths import check_results_path
 from rised.config.source import plain_value
 
 EXPERIMENTS = Path("configs/experiments")
+METHODS = Path("configs/methods")
 TABLES = ("table2", "table9", "learning")
 FIGURES = ("figure2", "figure4")
 EXECUTORS = ("direct", "slurm", "local", "debug")
@@ -25,7 +27,10 @@ EXECUTORS = ("direct", "slurm", "local", "debug")
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """An experiment's runs and the paths of its products. ``runs``: where finished runs are read from."""
+    """An experiment's runs and the paths of its products.
+
+    ``runs``: where finished runs are read from. ``extended_files``: documents that the experiment's file extends.
+    """
 
     name: str
     experiment_file: str
@@ -33,19 +38,27 @@ class Grid:
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     external_runs: str | None
+    extended_files: tuple[str, ...] = ()
     executor: str = "direct"
     site: str = "slurm/site.yaml"
 
-    def launch(self, stage: str, name: str) -> str:
+    def method_files(self, method: str) -> list[str]:
+        """The method's file; nothing if there is none, which the train stage says better than Snakemake."""
+        path = METHODS / f"{method}.yaml"
+        return [str(path)] if path.is_file() else []
+
+    def launch(self, stage: str, name: str, resumes: bool = False) -> str:
         """What stands before a stage's command in a rule's shell: the launcher of jobs, or nothing for a direct call.
 
-        ``name``: of the job; it may hold the rule's wildcards as ``{wildcards.x}``.
+        ``name``: of the job; it may hold the rule's wildcards as ``{wildcards.x}``. ``resumes``: the stage goes on
+        where it was stopped, so that a time limit is no failure.
         """
         if self.executor == "direct":
             return ""
         return (
             f"python -m slurm.launch --executor {self.executor} --site {shlex.quote(self.site)} --stage {stage}"
             f" --name {self.name}-{name} --folder {shlex.quote(self.logs)}/jobs/{name}"
+            f"{' --resumes' if resumes else ''}"
             " --input {input:q} --output {output:q} -- "
         )
 
@@ -107,11 +120,14 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
     """
     name = str(options.get("experiment", "quickstart"))
     results = str(check_results_path(str(options.get("results", "results"))))
+    if results.startswith("-"):
+        results = f"./{results}"  # commands would take it for an option
     path = EXPERIMENTS / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in EXPERIMENTS.glob("*.yaml"))) or "none"
         raise ConfigError(f"there is no experiment {name!r} in {EXPERIMENTS}: choose one of {known}")
-    document = plain_value(compose([path]))
+    tree = compose([path])
+    document = plain_value(tree)
     runs = options.get("runs")
     executor = str(options.get("executor", "direct"))
     if executor not in EXECUTORS:
@@ -123,6 +139,16 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         methods=tuple(str(method) for method in document["methods"]),
         seeds=tuple(int(seed) for seed in document.get("seeds", [0])),
         external_runs=None if runs is None else str(runs),
+        extended_files=tuple(sorted(_sources(tree) - {str(path)})),
         executor=executor,
         site=str(options.get("site", "slurm/site.yaml")),
     )
+
+
+def _sources(tree: source.Tree) -> set[str]:
+    """The files in which the values of a composed document were written, relative to the working directory."""
+    if isinstance(tree, source.Mapping):
+        return {name for value in tree.items.values() for name in _sources(value)}
+    if isinstance(tree, source.Sequence):
+        return {name for value in tree.items for name in _sources(value)}
+    return {os.path.relpath(tree.origin.source)}

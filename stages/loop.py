@@ -10,6 +10,7 @@ import hashlib
 import random
 from collections.abc import Mapping, Sequence
 
+from rised.config import ConfigError
 from rised.environments.base import Task
 from rised.experiment import RunConfig, RunSettings
 from rised.methods.base import PromptGroup
@@ -18,6 +19,7 @@ from rised.rollouts.plans import EpisodePlan
 from rised.rollouts.settings import RolloutSettings
 from rised.rubrics.blocks import avoid_block
 from rised.rubrics.vocabulary import Vocabulary
+from stages.setup import PANEL_PER_GROUP
 
 TRAIN, VALIDATION = "train", "validation"
 
@@ -30,17 +32,28 @@ def quotas(total: int, environments: Sequence[str], step: int) -> dict[str, int]
 
 
 def draw_tasks(panel: Sequence[Task], position: int, count: int, seed: int) -> list[Task]:
-    """``count`` tasks from ``position`` on in an endless sequence of seeded permutations of the panel."""
-    drawn: list[Task] = []
+    """``count`` different tasks from ``position`` on in an endless sequence of seeded permutations of the panel.
+
+    A permutation begins with none of the tasks that end the one before, so that no task comes twice in a step: its
+    rollouts would be the same. Raises ConfigError for a panel of fewer than four times ``count`` tasks.
+    """
+    apart = len(panel) // PANEL_PER_GROUP
+    if count > apart:
+        raise ConfigError(
+            f"{panel[0].environment}: {len(panel)} training tasks are too few for {count} groups of different tasks in "
+            f"an update; prepare at least {PANEL_PER_GROUP * count}"
+        )
     orders: dict[int, list[int]] = {}
-    for place in range(position, position + count):
-        epoch, index = divmod(place, len(panel))
-        if epoch not in orders:
-            key = hashlib.sha256(f"{seed}/{panel[0].environment}/{epoch}".encode()).digest()
-            orders[epoch] = list(range(len(panel)))
-            random.Random(key).shuffle(orders[epoch])
-        drawn.append(panel[orders[epoch][index]])
-    return drawn
+    for epoch in range((position + count - 1) // len(panel) + 1):
+        key = hashlib.sha256(f"{seed}/{panel[0].environment}/{epoch}".encode()).digest()
+        order = list(range(len(panel)))
+        random.Random(key).shuffle(order)
+        before = set(orders[epoch - 1][-apart:]) if epoch else set()
+        head = [index for index in order if index not in before][:apart]
+        taken = set(head)
+        orders[epoch] = head + [index for index in order if index not in taken]
+    places = (divmod(place, len(panel)) for place in range(position, position + count))
+    return [panel[orders[epoch][index]] for epoch, index in places]
 
 
 def training_plans(
@@ -152,9 +165,8 @@ def validation_metrics(rollouts: Sequence[Rollout], step: int) -> list[Metric]:
         mine = [r for r in rollouts if r.environment == name]
         metrics += _outcomes("validation", name, mine, step)
         metrics.append(Metric(step, f"validation/tasks/{name}", float(len({r.task_id for r in mine})), "count"))
-        metrics.append(
-            Metric(step, f"validation/invalid/{name}", float(sum(not r.reward_valid for r in mine)), "count")
-        )
+        metrics.append(Metric(step, f"validation/invalid/{name}", float(sum(r.success is None for r in mine)), "count"))
+        metrics.append(Metric(step, f"validation/truncated/{name}", float(_truncated(mine)), "count"))
     rates = [m.value for m in metrics if m.name.startswith("validation/success/")]
     overall = None if any(r is None for r in rates) else _mean([r for r in rates if r is not None])
     metrics.append(Metric(step, "validation/success/overall", overall, "fraction"))

@@ -2,7 +2,8 @@ rule prepare:
     message:
         "Task panels of {params.experiment}"
     input:
-        GRID.experiment_file,
+        config=GRID.experiment_file,
+        extended=GRID.extended_files,
     output:
         GRID.tasks,
     params:
@@ -15,4 +16,4 @@ rule prepare:
         "../environment.yml"
     shell:
         GRID.launch("prepare", "prepare")
-        + "python -m stages.prepare --config {input:q} --out {output:q} > {log:q} 2>&1"
+        + "python -m stages.prepare --config {input.config:q} --out {output:q} > {log:q} 2>&1"

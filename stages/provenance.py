@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -10,10 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import rised
-from rised.config.resolved import settings_hash
+from rised.config import ConfigError
+from rised.config.resolved import keys, settings_hash
 from rised.environments.base import Task
-from rised.experiment import RunConfig
+from rised.experiment import RunConfig, RunSettings
+from rised.records.errors import RecordError
+from rised.records.layout import HEADER
 from rised.rubrics.vocabulary import Vocabulary
+from stages.loop import VALIDATION
 from stages.setup import panel_hash
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "textworld", "alfworld", "bm25s", "sqlglot")
@@ -35,8 +40,30 @@ def run_header(
         "policy_hash": folder_hash(Path(config.model.path)),
         "rised": rised.__version__,
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {name: version(name) for name in PACKAGES} | _policy_package(config),
     }
+
+
+def refuse_other_inputs(config: RunConfig, tasks: Sequence[Task], vocabulary: Vocabulary, run: Path) -> None:
+    """RecordError if a run that is there began with other tasks, another vocabulary or another policy.
+
+    For finished runs, which open no environment: the header as a whole is compared when a run goes on.
+    """
+    path = run / HEADER
+    if not path.is_file():
+        return
+    header = json.loads(path.read_text())
+    now = {
+        "panel_hashes": {split: panel_hash(tasks, split) for split in ("train", "validation")},
+        "vocabulary_hash": vocabulary.hash,
+        "policy_hash": folder_hash(Path(config.model.path)),
+    }
+    for key, value in now.items():
+        if header.get(key) != value:
+            raise RecordError(
+                f"{path}: {key!r} was {header.get(key)!r} when the run began and is {value!r} now. "
+                "Restore what it began with, or start a new run in another folder."
+            )
 
 
 def code_hash() -> str:
@@ -49,6 +76,11 @@ def code_hash() -> str:
     return digest.hexdigest()
 
 
+def _policy_package(config: RunConfig) -> dict[str, str]:
+    """The package that brings the policy, where it is no folder."""
+    return {} if Path(config.model.path).is_dir() else {config.model.path: version(config.model.path)}
+
+
 def folder_hash(folder: Path) -> str | None:
     """SHA-256 over a model directory's files; None if the policy is no local folder."""
     if not folder.is_dir():
@@ -58,3 +90,24 @@ def folder_hash(folder: Path) -> str | None:
         if path.is_file():
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
+
+
+def validation_basis(config: RunSettings, tasks: Sequence[Task]) -> dict[str, Any]:
+    """All that the validation of a policy follows from: its settings, the panel and the weights."""
+    other = ("validation.every", *(f"environments.{name}.train_tasks" for name in config.environments))
+    parts = ("environments", "model", "rollout", "validation")
+    settings = {
+        key: value
+        for key, value, operational in keys(config)
+        if not operational and key.split(".")[0] in parts and key not in other
+    }
+    policy = folder_hash(Path(config.model.path))
+    return {**settings, "validation panel": panel_hash(tasks, VALIDATION), "policy": policy}
+
+
+def refuse_other_basis(before: Mapping[str, Any], now: Mapping[str, Any], out: Path) -> None:
+    """ConfigError if a validation that is there follows from something else than the one asked for."""
+    changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    if changed:
+        what = ", ".join(f"{key} was {before.get(key)!r} and is {now.get(key)!r}" for key in changed[:3])
+        raise ConfigError(f"{out} holds another validation ({what}): give --again, or another folder as --out")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from rised.records.schemas import from_table, to_table
 from rised.records.shards import read_shard, write_shard
 
 METHODS = Path("configs/methods")
+PANEL_PER_GROUP = 4
+"""How many training tasks an environment needs for each of its groups in an update."""
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
@@ -57,7 +60,19 @@ def load_run(path: Path, method: str, seed: int, overrides: Sequence[str] = ()) 
         raise ConfigError(f"{METHODS / method}.yaml names its method {config.method.name!r}: file and name must agree")
     if method not in experiment.methods:
         raise ConfigError(f"{path} has no method {method!r}; it has {', '.join(experiment.methods)}")
+    _refuse_small_panels(config, path)
     return config
+
+
+def _refuse_small_panels(config: RunConfig, path: Path) -> None:
+    """A step's groups are of different tasks, also where one permutation of the panel ends and the next begins."""
+    groups = math.ceil(config.method.candidate_groups / len(config.environments))
+    for name, entry in config.environments.items():
+        if entry.train_tasks < PANEL_PER_GROUP * groups:
+            raise ConfigError(
+                f"{path}: environments.{name}.train_tasks is {entry.train_tasks}; {groups} different groups in "
+                f"each update need at least {PANEL_PER_GROUP * groups}"
+            )
 
 
 def _method_file(method: str, where: str = "") -> Path:

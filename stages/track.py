@@ -22,12 +22,21 @@ from rised.config.source import plain_value
 from rised.records.layout import CONFIG, DONE
 from rised.records.shards import RunReader
 from stages.cli import run_stage
+from stages.grid import read_grid
 from stages.trackers.base import TrackedRun, Tracker, tracker_class, tracker_names
 
 
 def find_runs(folder: Path) -> list[Path]:
     """Run directories ``<method>/seed-<s>`` below an experiment's folder."""
     return sorted(path.parent for path in folder.glob(f"*/seed-*/{CONFIG}"))
+
+
+def expected(runs: Path) -> list[Path]:
+    """DONE of every run that the experiment of that name plans; of those that are there where it has no file."""
+    try:
+        return [Path(done) for done in read_grid({"experiment": runs.name, "results": str(runs.parent)}).finished_runs]
+    except ConfigError:
+        return [run / DONE for run in find_runs(runs)] or [runs / DONE]
 
 
 def describe(run: Path) -> TrackedRun:
@@ -88,6 +97,7 @@ def track(runs: Path, name: str, folder: Path, follow_s: float | None) -> None:
     following: dict[Path, Following] = {}
     try:
         while True:
+            over = all(path.exists() for path in expected(runs))  # before the last look, so that it misses nothing
             found = find_runs(runs)
             if not found and follow_s is None:
                 raise ConfigError(f"{runs} holds no runs (looked for <method>/seed-<s>/{CONFIG})")
@@ -96,7 +106,7 @@ def track(runs: Path, name: str, folder: Path, follow_s: float | None) -> None:
                 count = one.catch_up()
                 if count:
                     print(f"{name}: {run.parent.name}/{run.name}: {count} steps", flush=True)
-            if follow_s is None or (found and all((run / DONE).exists() for run in found)):
+            if follow_s is None or over:
                 return
             time.sleep(follow_s)
     finally:

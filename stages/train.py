@@ -55,7 +55,7 @@ from stages.loop import (
 )
 from stages.policy import open_policy
 from stages.progress import RunProgress
-from stages.provenance import run_header
+from stages.provenance import code_hash, refuse_other_basis, refuse_other_inputs, run_header, validation_basis
 from stages.setup import load_run, open_pool, panel, read_tasks
 
 
@@ -71,6 +71,7 @@ class Trainer:
         names = list(config.environments)
         self.train_panels = {name: panel(tasks, name, TRAIN) for name in names}
         self.validation_panels = {name: panel(tasks, name, VALIDATION) for name in names}
+        self.code = code_hash()
         self.policy = open_policy(config)
         reference = load_policy(config.model)[0] if config.method.kl.coefficient > 0 else None
         self.learner = Learner(self.policy.model, reference, config.learner, temperature=config.rollout.temperature)
@@ -164,12 +165,19 @@ class Trainer:
                 step.add_files(checkpoint=True)
             step.write("metrics", to_table(metrics, "metrics"))
             step.write("timings", to_table(_timings(number, parts, collected), "timings"))
-            step.commit()
+            step.commit({"code": self.code})
         return metrics, parts
 
-    def start(self, warm_start: Path) -> list[Metric]:
-        """Commit step 0: the validation of the policy that the run starts from, measured once for the experiment."""
-        table = RunReader(warm_start).scan(VALIDATION)
+    def start(self, warm_start: Path, tasks: Sequence[Task]) -> list[Metric]:
+        """Commit step 0: the validation of the policy that the run starts from, measured once for the experiment.
+
+        ConfigError or RecordError if it was measured on another policy, with other settings, tasks or draws.
+        """
+        measured = RunReader(warm_start)
+        table = measured.scan(VALIDATION)
+        refuse_other_basis(
+            measured.manifest(0).extra.get("basis", {}), validation_basis(self.config, tasks), warm_start
+        )
         rollouts: list[Rollout] = from_table(table, str(warm_start))
         planned = validation_plans(self.config, self.validation_panels, 0, self.run_name)
         if [(r.rollout_id, r.seed) for r in rollouts] != [(plan.rollout_id, plan.seed) for plan in planned]:
@@ -237,6 +245,7 @@ def train(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path)
             print(f"removed {len(recovered.removed)} leftovers of an interrupted step", flush=True)
         last = run.last_committed()
         if last is not None and last >= config.updates:
+            refuse_other_inputs(config, tasks, load_vocabulary(Path(config.rubrics.vocabulary)), out)
             run.finish(last)
             return
         (out / DONE).unlink(missing_ok=True)
@@ -248,7 +257,7 @@ def train(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path)
             attempts.begin(first)
             with RunProgress(trainer.run_name, out, config.updates, max(0, first - 1)) as progress:
                 if first == 0:
-                    progress.step(0, trainer.start(warm_start), {})
+                    progress.step(0, trainer.start(warm_start, tasks), {})
                 for number in range(max(1, first), config.updates + 1):
                     metrics, parts = trainer.update(number, pool, progress)
                     progress.step(number, metrics, parts)

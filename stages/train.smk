@@ -3,6 +3,8 @@ rule train:
         "Train {wildcards.method}, seed {wildcards.seed}"
     input:
         config=GRID.experiment_file,
+        extended=GRID.extended_files,
+        method=lambda wildcards: GRID.method_files(wildcards.method),
         tasks=GRID.tasks,
         warm_start=GRID.warm_start,
     output:
@@ -14,7 +16,7 @@ rule train:
     conda:
         "../environment.yml"
     shell:
-        GRID.launch("train", "train-{wildcards.method}-seed-{wildcards.seed}")
+        GRID.launch("train", "train-{wildcards.method}-seed-{wildcards.seed}", resumes=True)
         + "python -m stages.train --config {input.config:q} --tasks {input.tasks:q}"
-        " --warm-start $(dirname {input.warm_start:q}) --method {wildcards.method} --seed {wildcards.seed}"
-        " --out $(dirname {output:q}) > {log:q} 2>&1"
+        ' --warm-start "$(dirname -- {input.warm_start:q})" --method {wildcards.method} --seed {wildcards.seed}'
+        ' --out "$(dirname -- {output:q})" > {log:q} 2>&1'

@@ -14,4 +14,4 @@ rule nano_policy:
     threads: 2
     shell:
         GRID.launch("nano_policy", "nano_policy")
-        + "python -m stages.warm_start --config {input:q} --out $(dirname {output:q}) > {log:q} 2>&1"
+        + 'python -m stages.warm_start --config {input:q} --out "$(dirname -- {output:q})" > {log:q} 2>&1'

@@ -57,6 +57,12 @@ class Learner:
             raise LearnerError(f"temperature {temperature}: log-probabilities at a temperature of 0 are not defined")
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
+        foreign = {p.dtype for p in model.parameters()} - {torch.float32}
+        if foreign:
+            raise LearnerError(
+                f"weights of type {', '.join(sorted(map(str, foreign)))} cannot be trained: small updates would be "
+                "rounded away. Set model.dtype to float32; learner.autocast and model.rollout_dtype may be bfloat16"
+            )
         self.model = model.eval()
         self.reference_model = None if reference_model is None else reference_model.eval().requires_grad_(False)
         self.settings = settings

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 EXPONENT_LIMIT = 20.0
-"""Limit of |R − S| before ``exp`` in k3."""
+"""Upper limit of R − S before ``exp`` in k3; its linear part is not limited, so that it always pulls back."""
 
 
 class KLEstimator(StrEnum):
@@ -42,9 +42,9 @@ def k2(current: Tensor, reference: Tensor) -> Tensor:
 
 
 def k3(current: Tensor, reference: Tensor) -> Tensor:
-    """exp(R − S) − (R − S) − 1 with R − S limited to ±20 before ``exp``."""
-    log_ratio = (reference - current).clamp(-EXPONENT_LIMIT, EXPONENT_LIMIT)
-    return log_ratio.exp() - log_ratio - 1.0
+    """exp(R − S) − (R − S) − 1 with R − S limited to 20 before ``exp``."""
+    log_ratio = reference - current
+    return log_ratio.clamp(max=EXPONENT_LIMIT).exp() - log_ratio - 1.0
 
 
 ESTIMATORS: dict[KLEstimator, Callable[[Tensor, Tensor], Tensor]] = {

@@ -61,8 +61,9 @@ class KLSettings(Settings):
     constant_length: int | None = strict(None, ge=1, description="L of the reduction constant_length, in tokens.")
     skip_zero_signal: bool = strict(
         False,
-        description="Leave out sequences whose only gradient would be this term's (zero advantage, no teacher). "
-        "Cheaper, but not what the paper's step times show: there every method pays a reference pass over all.",
+        description="Take the term over sequences with a policy gradient or a teacher only, in its mean too. Cheaper; "
+        "but a method whose groups often carry neither then weighs it more per sequence, and the paper's step times "
+        "show a reference pass over all.",
     )
 
     @model_validator(mode="after")

@@ -77,6 +77,8 @@ def collect(
                 timings.generation_s += time.perf_counter() - started
                 if actions:
                     in_environment[environment_thread.submit(cohort.step, actions)] = cohort
+                else:
+                    environment_thread.submit(cohort.release)
                 if on_progress is not None:
                     on_progress(sum(not episode.live for episode in episodes), len(episodes))
     pool.release(range(len(episodes)))
@@ -185,5 +187,9 @@ class _Cohort:
                 episode.stop(StopReason.TURN_LIMIT, reward=0.0, success=False)
             else:
                 episode.add_prompt(self._rendering.extend(result.observation), result.observation)
-        self._pool.release([slot for slot, _ in actions if not self._episodes[slot].live])
+        self.release()
         return time.perf_counter() - started
+
+    def release(self) -> None:
+        """Give the environments of ended episodes back; in the environment thread."""
+        self._pool.release([slot for slot in self.slots if not self._episodes[slot].live])

@@ -133,6 +133,8 @@ def _unjudgeable(rollout: Rollout) -> str:
     """Why the rollout is no evidence of behaviour; "" when it is."""
     if rollout.stop_reason in INVALID_STOPS:
         return f"invalid rollout: {rollout.stop_reason.value}"
+    if not rollout.turns:
+        return f"no turn was executed: {rollout.stop_reason.value}"
     without_log = [index for index, turn in enumerate(rollout.turns) if not turn.info]
     if without_log:
         return f"no environment log in turn {without_log[0]}: detectors cannot decide from the text alone"

@@ -280,6 +280,19 @@ def test_raw_and_mapped_action_are_both_told(tasks: list[Task]) -> None:
     assert result.observation.startswith("Nothing happens.")
 
 
+@pytest.mark.parametrize("mapping", ["normalised", "faithful"])
+@pytest.mark.parametrize("form", ["{}", '"{}"', "{}!", "{}\nthen more", "`{}`.", " {} "])
+def test_an_action_that_was_executed_as_written_is_readable(tasks: list[Task], form: str, mapping: str) -> None:
+    environment = Alfworld(COMPACT.model_copy(update={"mapping": mapping}))
+    environment.reset(tasks[0], 0)
+    for command in list(environment.state.commands):
+        environment.reset(tasks[0], 0)
+        result = environment.step(form.format(command))
+        assert result.info["readable"] and (result.action_valid or mapping == "faithful"), command
+    spaced = environment.step("go  to  desk 1")
+    assert spaced.info["readable"] and not environment.step("go somewhere!").info["readable"]
+
+
 def test_the_log_follows_the_engine(tasks: list[Task], environment: Alfworld) -> None:
     task = next(task for task in tasks if task.payload["task_type"] == "pick_heat_then_place_in_recep")
     results = play(environment, task, expert_commands(environment, task))

@@ -119,6 +119,30 @@ def test_game_folders_are_read_in_the_index_order_and_play_alike(train: list[Tas
         assert result.success
 
 
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("form", ["{}", "{}/game.tw-pddl"])
+def test_agentbenchs_entries_are_found_from_either_games_dir(
+    train: list[Task], tmp_path: Path, inside: bool, form: str
+) -> None:
+    entries = [
+        "json_2.1.1/valid_unseen/pick_and_place_simple-Pencil-None-Shelf-308/trial_T20190908_121952_610012",
+        "json_2.1.1/valid_unseen/pick_and_place_simple-PepperShaker-None-Drawer-10/trial_T20190918_154424_844749",
+        "json_2.1.1/valid_unseen/pick_and_place_simple-Watch-None-Safe-219/trial_T20190907_074643_810052",
+    ]
+    for number, entry in enumerate(entries):
+        write_game(tmp_path / entry, train[number], "agentbench")
+    index = tmp_path / "index.json"
+    index.write_text(json.dumps({"pick": [form.format(entry) for entry in entries]}))
+    root = tmp_path / "json_2.1.1" if inside else tmp_path
+    settings = AlfworldSettings(source="files", games_dir=root, index_file={"validation": index})
+    tasks = prepare(settings, "validation", 3, seed=0)
+    assert [task.payload["problem"] for task in tasks] == [task.payload["problem"] for task in train[:3]]
+    index.write_text(json.dumps({"pick": [form.format(entry.removeprefix("json_2.1.1/")) for entry in entries]}))
+    assert prepare(settings, "validation", 3, seed=0) == tasks
+    unindexed = AlfworldSettings(source="files", games_dir=root)
+    assert len(prepare(unindexed, "valid_unseen", 3, seed=0)) == 3
+
+
 def test_missing_or_broken_folders_are_named(
     train: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +165,8 @@ def test_agentbenchs_split_files_flatten_to_their_published_sizes(shared_dir: Pa
         index = shared_dir / "data" / f"alfworld_split_{name}.json"
         folders = _index(AlfworldSettings(index_file={"x": index}), "x", Path("/games"))
         assert len(folders) == count
-        assert folders[0] == Path("/games") / next(iter(json.loads(index.read_text()).values()))[0]
+        first = next(iter(json.loads(index.read_text()).values()))[0]
+        assert first.endswith("/game.tw-pddl") and folders[0] == Path("/games") / Path(first).parent
 
 
 def test_the_goal_is_read_out_of_a_game_files_grammar() -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from rised.environments.base import EnvironmentFault
-from rised.environments.dbbench.backend import SqliteBackend
+from rised.environments.dbbench.backend import _FULL_DATABASES, _MAX_PAGES, SqliteBackend
 from rised.environments.dbbench.judging import answers_equal, combined_hash, hashes_equal, table_hash
 from rised.environments.dbbench.records import Column, Table, TableInfo, load_records
+from rised.environments.dbbench.sql import read_statement
 
 TABLE = Table(
     table_name="staff list",
@@ -63,6 +64,34 @@ def test_mysqls_schema_statements_describe_the_table(backend: SqliteBackend) -> 
     described = backend.execute("DESCRIBE `staff list`")
     assert described.rows == (("name", "TEXT"), ("home city", "TEXT"), ("pay", "TEXT"))
     assert backend.execute("SHOW COLUMNS FROM `staff list`").rows == described.rows
+
+
+@pytest.mark.parametrize("sql", ["SHOW TABLE", "SELECT DATE_ADD(", "SELECT DATE_ADD(pay, INTERVAL"])
+def test_malformed_statements_that_upset_the_parser_are_ordinary_errors(backend: SqliteBackend, sql: str) -> None:
+    statement = read_statement(sql)
+    assert (statement.count, statement.kind, statement.sqlite) == (1, sql.split()[0], None)
+    assert backend.execute(sql).error_class == "syntax"
+
+
+def test_any_failure_of_description_or_translation_falls_back_to_the_raw_text(
+    backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise TypeError("sqlglot")
+
+    read_statement.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr("rised.environments.dbbench.sql._compare_as_mysql", fail)
+        assert backend.execute("SELECT COUNT(*) FROM `staff list`").rows == ((4,),)
+        patch.setattr("rised.environments.dbbench.sql._describe", fail)
+        assert backend.execute("SELECT name FROM `staff list` LIMIT 1").rows == (("anna",),)
+    read_statement.cache_clear()
+
+
+@pytest.mark.parametrize("sql", ["SHOW CREATE TABLE `staff list`", "SHOW INDEX FROM `staff list`", "SHOW DATABASES"])
+def test_statements_without_a_translation_are_errors(backend: SqliteBackend, sql: str) -> None:
+    execution = backend.execute(sql)
+    assert execution.error and execution.error_class == "syntax" and execution.rows == ()
 
 
 @pytest.mark.parametrize(
@@ -158,6 +187,29 @@ def test_a_table_that_grows_without_end_hits_the_size_limit() -> None:
     assert results[-1].error_class == "limit"
     assert backend.contents(TABLE) is not None
     backend.close()
+
+
+def test_a_process_full_of_full_databases_still_serves_another_episode() -> None:
+    full = [_with_budget(10**9) for _ in range(_FULL_DATABASES)]
+    fresh = SqliteBackend()
+    try:
+        for backend in full:
+            doubled = "INSERT INTO `staff list` SELECT hex(zeroblob(2000)), 'y', pay FROM `staff list`"
+            while (execution := backend.execute(doubled)).error is None:
+                pass
+            assert execution.error is not None and "is full" in execution.error
+        fresh.open([TABLE])
+        assert fresh.execute("SELECT COUNT(*) FROM `staff list`").rows == ((4,),)
+    finally:
+        for backend in (*full, fresh):
+            backend.close()
+
+
+def test_the_benchmarks_tables_take_a_small_part_of_the_size_limit(shared_dir: Path) -> None:
+    records = load_records(shared_dir / "data" / "dbbench_standard.jsonl")
+    tables = max((record.table for record in records), key=lambda tables: len(str(tables)))
+    cells = [cell or "" for table in tables for row in table.table_info.rows for cell in row]
+    assert sum(map(len, cells)) * 20 < _MAX_PAGES * 4_096
 
 
 def test_a_destroyed_table_has_no_contents_and_a_fresh_episode_has_them_again(backend: SqliteBackend) -> None:

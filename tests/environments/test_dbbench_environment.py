@@ -124,6 +124,12 @@ def test_a_modification_without_recorded_hash_is_judged_by_its_gold_statement() 
     assert environment.step("answer: done").reward == 1.0
 
 
+def test_a_failing_gold_statement_is_a_fault_that_names_task_error_and_mend() -> None:
+    record = {key: value for key, value in CHANGE.items() if key != "answer_md5"}
+    with pytest.raises(EnvironmentFault, match=r"task 't'.*no such column: town.*answer_md5"):
+        _start({**record, "label": ["UPDATE staff SET name = town"]})
+
+
 def test_a_gold_hash_cut_at_1024_bytes_is_accepted_for_large_tables_and_marked() -> None:
     rows = [[str(index), "v", "w"] for index in range(200)]
     table = {"table_name": "staff", "table_info": {"columns": TABLE["table_info"]["columns"], "rows": rows}}
@@ -156,6 +162,13 @@ def test_the_log_is_small_json_and_names_what_the_statement_used() -> None:
     assert first["task_values"] == ["paris"] and first["task_numbers"] == ["20"]
     assert second["reply"] == "invalid" and "schema" not in second
     assert third["answer"] == ["3"] and third["correct"] is False and third["answer_matches_result"] is None
+
+
+def test_the_log_keeps_long_statements_whole_up_to_a_limit() -> None:
+    environment, _ = _start(QUESTION)
+    long = "SELECT name FROM staff WHERE " + "age > 1 AND " * 60 + "`home city` = 'paris'"
+    assert environment.step(f"sql: {long}").info["sql"] == long
+    assert len(environment.step("sql: SELECT " + "1, " * 5_000 + "1").info["sql"]) == 8_000
 
 
 def test_apostrophes_inside_words_are_no_quotes_in_the_log() -> None:

@@ -109,7 +109,7 @@ def test_verdicts_are_sound_on_every_prefix_of_an_episode(judge: RuleJudge, epis
             stop_reason=stop,
         )
         for rollout in episodes[NOISE][:4]
-        for length in range(len(rollout.turns))
+        for length in range(1, len(rollout.turns))
         for stop in (StopReason.TURN_LIMIT, StopReason.EPISODE_TOKEN_LIMIT, StopReason.REPEATED_OUTPUT)
     ]
     tags = judge.tag(cut)
@@ -137,3 +137,13 @@ def test_a_reply_cut_by_the_token_budget_leaves_the_episode_judgeable(judge: Rul
     assert [tag.reason for tag in tags if tag.status is not TagStatus.OK] == []
     budget = {tag.rollout_id for tag in tags if (tag.rubric_id, tag.state) == ("exhausts_turn_budget", VIOLATES)}
     assert budget == {rollout.rollout_id for rollout in cut if len(rollout.turns) > 1}
+
+
+def test_an_episode_without_an_executed_turn_is_no_evidence_of_absence(judge: RuleJudge, episodes: Episodes) -> None:
+    empty = replace(
+        episodes[NOISE][0], turns=(), reward=None, success=False, stop_reason=StopReason.EPISODE_TOKEN_LIMIT
+    )
+    tags = judge.tag([empty])
+    assert tags
+    assert {tag.status for tag in tags} == {TagStatus.ERROR}
+    assert all("no turn was executed" in tag.reason for tag in tags)

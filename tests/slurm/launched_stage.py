@@ -26,6 +26,7 @@ class Stage:
     folder: Path
     stage: str = "count"
     executor: str = "slurm"
+    resumes: bool = True
 
     @property
     def out(self) -> Path:
@@ -43,6 +44,7 @@ class Stage:
         """Start a launcher in the background; what it prints goes to ``log``."""
         command = [sys.executable, "-m", "slurm.launch", "--executor", self.executor, "--site", str(self.site)]
         command += ["--stage", self.stage, "--name", self.job_name, "--folder", str(self.folder / "job")]
+        command += ["--resumes"] if self.resumes else []
         command += ["--input", str(self.site), "--output", str(self.out), "--"]
         command += [sys.executable, str(COUNTING), "--out", str(self.out), *map(str, arguments)]
         with self.log.open("ab") as log:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,50 @@ def test_a_time_limit_ends_in_a_requeue_and_the_same_result(stage: Stage) -> Non
     assert launcher.wait(240) == 0
     assert counted(stage) == list(range(1, 131))
     assert stage.log.read_text().count("starts at") >= 2
+
+
+def test_a_stage_that_does_not_resume_fails_at_its_time_limit_and_names_the_key(stage: Stage) -> None:
+    stage.stage, stage.resumes = "brief", False
+    assert stage.launch("--steps", 1000).wait(120) == 2
+    log = stage.log.read_text()
+    assert "raise stages.brief.time_min" in log
+    assert log.count("starts at") == 1
+
+
+def test_a_refused_submission_is_one_message(stage: Stage) -> None:
+    stage.site.write_text(stage.site.read_text() + "partition: nowhere\n")
+    assert stage.launch("--steps", 1).wait(60) == 2
+    log = stage.log.read_text()
+    assert "was not accepted" in log and "invalid partition" in log
+    assert "Traceback" not in log
+
+
+def test_after_a_cancellation_the_next_launcher_begins_anew(stage: Stage) -> None:
+    """It must not attach to the job that is still ending."""
+    launcher = stage.launch("--steps", 60)
+    stage.await_steps(2)
+    end(launcher, signal.SIGINT)
+    assert stage.launch("--steps", 60).wait(90) == 0
+    assert counted(stage) == list(range(1, 61))
+
+
+def test_a_launcher_that_starts_while_the_controller_is_down_waits(stage: Stage) -> None:
+    stage.cluster.stop_controller()
+    launcher = stage.launch("--steps", 3)
+    time.sleep(4)
+    assert launcher.poll() is None
+    stage.cluster.start_controller()
+    assert launcher.wait(60) == 0
+
+
+def test_nohup_keeps_the_launcher_at_its_job(stage: Stage) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        launcher = stage.launch("--steps", 20)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    stage.await_steps(2)
+    assert end(launcher, signal.SIGHUP, 60) == 0
 
 
 def test_preemption_by_a_higher_partition(stage: Stage, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -47,8 +48,39 @@ def test_an_interrupt_of_the_local_executor_leaves_no_process(repository: Path, 
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
 
-    def left() -> list[str]:
-        asked = subprocess.run(["pgrep", "--full", str(tmp_path)], capture_output=True, text=True, check=False)
-        return [pid for pid in asked.stdout.split() if int(pid) != os.getpid()]
+    await_that(lambda: processes_of(tmp_path) == [], 30)
 
-    await_that(lambda: left() == [], 30)
+
+def processes_of(folder: Path) -> list[int]:
+    """Living processes that name the folder."""
+    asked = subprocess.run(["pgrep", "--full", str(folder)], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in asked.stdout.split() if int(pid) != os.getpid()]
+
+
+def job_id(folder: Path) -> int:
+    return int(json.loads((folder / "job" / "job.json").read_text())["job"])
+
+
+def test_a_local_job_that_was_killed_is_reported(repository: Path, site: Path, tmp_path: Path) -> None:
+    process = launch(repository, site, tmp_path, "local", "--steps", 600)
+    await_that(lambda: (tmp_path / "out.txt.steps").exists())
+    os.kill(job_id(tmp_path), signal.SIGKILL)
+    for pid in processes_of(tmp_path):
+        if pid != process.pid:
+            os.kill(pid, signal.SIGKILL)
+    printed, _ = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "without a result" in printed
+
+
+def test_a_local_job_found_again_can_be_cancelled(repository: Path, site: Path, tmp_path: Path) -> None:
+    first = launch(repository, site, tmp_path, "local", "--steps", 600)
+    await_that(lambda: (tmp_path / "out.txt.steps").exists())
+    first.kill()
+    first.wait()
+    second = launch(repository, site, tmp_path, "local", "--steps", 600)
+    assert second.stdout is not None
+    assert "attached to job" in second.stdout.readline()
+    second.send_signal(signal.SIGINT)
+    assert second.wait(30) == 130
+    await_that(lambda: processes_of(tmp_path) == [], 30)

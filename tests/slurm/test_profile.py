@@ -59,7 +59,7 @@ def test_the_dag_runs_as_jobs_and_survives_the_kill_of_snakemake(
 ) -> None:
     site = tmp_path / "site.yaml"
     site.write_text(SITE)
-    results = tmp_path / "results"
+    results = tmp_path / "my results"
     options = ["--profile", "slurm", "--nolock", "tables"]
     options += ["--config", "experiment=smoke", f"results={results}", f"site={site}"]
     first = snakemake(repository, options, **cluster.variables)

@@ -32,11 +32,16 @@ def action_text(reply: str, labelled: bool) -> str:
     return reply
 
 
-def map_normalised(action: str, admissible: Iterable[str]) -> Mapped:
+def normalised(action: str) -> str:
     """First line without outer quotes, final punctuation, case and repeated spaces [ours]."""
     lines = action.strip().splitlines()
     line = lines[0].strip() if lines else ""
-    text = " ".join(line.strip(_QUOTES).rstrip(".!?;,:").strip(_QUOTES).lower().split())
+    return " ".join(line.strip(_QUOTES).rstrip(".!?;,:").strip(_QUOTES).lower().split())
+
+
+def map_normalised(action: str, admissible: Iterable[str]) -> Mapped:
+    """The :func:`normalised` text, whatever the game makes of it [ours]."""
+    text = normalised(action)
     return Mapped(text, text in set(admissible))
 
 

@@ -8,7 +8,7 @@
 ``object``           the object that the event acted on, or null
 ``receptacle``       the receptacle that the event involved (for ``use``: null), or null
 ``verb``, ``named``  first word of the policy's action, and the entities it names, admissible or not
-``readable``         the action has the form of one of the grammar's actions, possible here or not
+``readable``         the action (typing slips forgiven) has the form of one of the grammar's, possible here or not
 ``admissible``       the policy's own action was admissible (false when it was replaced or ignored)
 ``unobserved``       entities named in the action that no observation has shown so far
 ``location``         receptacle that the agent faces after the step, or null
@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rised.environments.alfworld import expert, games, prompts
-from rised.environments.alfworld.actions import action_text, map_faithful, map_normalised
+from rised.environments.alfworld.actions import action_text, map_faithful, map_normalised, normalised
 from rised.environments.alfworld.engine import NOTHING_HAPPENS, State, Transition
 from rised.environments.alfworld.grammar import load_grammar
 from rised.environments.alfworld.settings import AlfworldSettings
@@ -165,7 +165,7 @@ class Alfworld:
             "receptacle": place,
             "verb": words[0] if words else "",
             "named": named,
-            "readable": self.grammar.is_readable(text.strip().lower().rstrip(".")),
+            "readable": exact or self.grammar.is_readable(normalised(text)),
             "admissible": exact,
             "unobserved": unobserved,
             "location": self.facing,

@@ -27,6 +27,8 @@ from rised.environments.alfworld.world import Goal, World
 from rised.environments.base import EnvironmentFault, Task
 
 GAME_FILE, TRAJECTORY_FILE = "game.tw-pddl", "traj_data.json"
+_DATA_FOLDER = "json_2.1.1"
+"""Folder of the downloaded games; a games_dir may be this folder or the one that holds it."""
 _SHARES = {"validation": range(0, 48), "test": range(48, 64), "warm_start": range(64, 112), "train": range(112, 256)}
 """Which first bytes of a content hash belong to which split."""
 _DRAWS = 2_000
@@ -186,7 +188,7 @@ def _index(settings: AlfworldSettings, split: str, root: Path) -> list[Path]:
     """Game folders in index order: AgentBench's split file flattened in file order, or sorted folders."""
     index = settings.index_file.get(split)
     if index is None:
-        found = sorted(path.parent for path in (root / split).rglob(GAME_FILE))
+        found = sorted(path.parent for path in _below(root, split).rglob(GAME_FILE))
         if not found:
             raise EnvironmentFault(f"alfworld: no {GAME_FILE} below {root / split}; set index_file for {split!r}")
         return found
@@ -194,7 +196,19 @@ def _index(settings: AlfworldSettings, split: str, root: Path) -> list[Path]:
         families: dict[str, list[str]] = json.loads(index.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
         raise EnvironmentFault(f"alfworld: cannot read the index {index}: {error}") from error
-    return [root / path for paths in families.values() for path in paths]
+    return [_game_folder(root, path) for paths in families.values() for path in paths]
+
+
+def _game_folder(root: Path, entry: str) -> Path:
+    """Folder of an index entry, which names the folder or (as AgentBench's files do) the game file in it."""
+    return _below(root, entry.removesuffix(f"/{GAME_FILE}"))
+
+
+def _below(root: Path, path: str) -> Path:
+    """``root / path``, or where that is missing the same with or without the ``json_2.1.1`` part."""
+    inner = path.removeprefix(f"{_DATA_FOLDER}/")
+    candidates = (root / path, root / inner, root / _DATA_FOLDER / inner)
+    return next((folder for folder in candidates if folder.is_dir()), root / path)
 
 
 def _files(settings: AlfworldSettings, split: str, count: int) -> list[Task]:

@@ -67,9 +67,12 @@ class Backend(Protocol):
 
 
 _TICK = 1_000
-_MAX_PAGES = 4_096
 _MAX_HEAP_BYTES = 192 * 2**20
-"""SQLite's heap limit; it holds for all connections of the process (a worker process has no others)."""
+"""SQLite's heap limit. All connections of the process share it, and a worker process holds dozens of episodes."""
+_FULL_DATABASES = 64
+"""So many databases at their size limit take half of the heap; the rest is for statements at work."""
+_PAGE_BYTES = 4_096
+_MAX_PAGES = _MAX_HEAP_BYTES // (2 * _FULL_DATABASES * _PAGE_BYTES)
 _MAX_CONTENT_ROWS = 100_000
 _HARMLESS_PRAGMAS = {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "database_list"}
 _DENIED_FUNCTIONS = {"load_extension", "random", "randomblob", "current_timestamp", "current_date", "current_time"}
@@ -132,6 +135,7 @@ class SqliteBackend:
         self.close()
         connection = sqlite3.connect(":memory:", isolation_level=None)
         try:
+            connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
             connection.execute(f"PRAGMA max_page_count = {_MAX_PAGES}")
             connection.execute(f"PRAGMA hard_heap_limit = {_MAX_HEAP_BYTES}")
             connection.execute("PRAGMA temp_store = MEMORY")

@@ -4,10 +4,10 @@
 ``StepResult.info`` of every turn, all JSON values, for detectors and reports:
 
 - ``reply``: operation, answer or invalid; ``task_type``, ``modification_task``; ``style``
-- of an operation: ``sql``, ``statement`` (SELECT, INSERT, …), ``tables``, ``columns``, ``literals``, ``aggregates``,
-  ``has_filter``, ``has_limit``, ``has_star``, ``catalogue`` (asks for the schema), ``unknown_names`` (not in the
-  schema), ``error`` and ``error_class`` (None when it ran), ``rows`` (count), ``cells`` (first cells as text, at most
-  24), ``changed`` (rows)
+- of an operation: ``sql`` (its first 8,000 characters), ``statement`` (SELECT, INSERT, …), ``tables``, ``columns``,
+  ``literals``, ``aggregates``, ``has_filter``, ``has_limit``, ``has_star``, ``catalogue`` (asks for the schema),
+  ``unknown_names`` (not in the schema), ``error`` and ``error_class`` (None when it ran), ``rows`` (count), ``cells``
+  (first cells as text, at most 24), ``changed`` (rows)
 - of an answer: ``answer`` (values), ``correct``, ``answer_matches_result`` (equal to the last result read; None when
   nothing was read), ``null_as_zero`` (accepted only because the published rule reads an empty answer as 0),
   ``hash_cut_form`` (accepted only by the hash that MySQL cuts at 1,024 bytes)
@@ -37,11 +37,11 @@ from rised.environments.dbbench.prompts import COMPACT_SYSTEM, FULL_SYSTEM, comp
 from rised.environments.dbbench.records import Record, parse_record
 from rised.environments.dbbench.replies import INVALID_TEXT, compact_values, parse_reply
 from rised.environments.dbbench.settings import DbbenchSettings
-from rised.environments.dbbench.sql import read_statement, unknown_names
+from rised.environments.dbbench.sql import MAX_SQL_CHARS, read_statement, unknown_names
 
 _MAX_CELLS = 24
 _MAX_CELL_CHARS = 60
-_MAX_INFO_CHARS = 400
+_MAX_ERROR_CHARS = 400
 _CUT_ROWS = 170
 _QUOTED = re.compile(r"(?<!\w)'([^']*)'(?!\w)|\"([^\"]*)\"")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w])")
@@ -67,15 +67,20 @@ class DbbenchEnvironment:
         record = parse_record(task.payload, f"task {task.task_id!r}, payload")
         self._backend.open(record.table)
         self._record, self._last, self._turn, self._done = record, None, 0, False
-        self._gold_hash = self._find_gold_hash(record) if record.is_modification else ""
+        self._gold_hash = self._find_gold_hash(record, task.task_id) if record.is_modification else ""
         return first_observation(record, self._settings.prompt_style)
 
-    def _find_gold_hash(self, record: Record) -> str:
+    def _find_gold_hash(self, record: Record, task_id: str) -> str:
         """The recorded hash, or where the record has none the one that its gold SQL leads to, as published."""
         if record.answer_md5:
             return record.answer_md5
         assert record.gold_sql is not None
-        self._backend.execute(record.gold_sql)
+        execution = self._backend.execute(record.gold_sql)
+        if execution.error is not None:
+            raise EnvironmentFault(
+                f"task {task_id!r}: the gold SQL {record.gold_sql[:80]!r} fails ({execution.error}); "
+                "give the gold table hash in answer_md5"
+            )
         gold = database_hash(self._backend, record.table)
         self._backend.open(record.table)
         if gold is None:
@@ -116,7 +121,7 @@ class DbbenchEnvironment:
         statement = read_statement(sql)
         schema = {table.table_name: table.column_names for table in record.table}
         info |= {
-            "sql": sql[:_MAX_INFO_CHARS],
+            "sql": sql[:MAX_SQL_CHARS],
             "statement": statement.kind[:_MAX_CELL_CHARS],
             "tables": list(statement.tables),
             "columns": list(statement.columns),
@@ -127,7 +132,7 @@ class DbbenchEnvironment:
             "has_star": statement.has_star,
             "catalogue": statement.catalogue,
             "unknown_names": unknown_names(statement, schema),
-            "error": execution.error and execution.error[:_MAX_INFO_CHARS],
+            "error": execution.error and execution.error[:_MAX_ERROR_CHARS],
             "error_class": execution.error_class,
             "rows": len(execution.rows),
             "cells": [cell_text(cell)[:_MAX_CELL_CHARS] for row in execution.rows for cell in row][:_MAX_CELLS],

@@ -13,7 +13,6 @@ from functools import lru_cache
 import sqlglot
 from sqlglot import exp
 from sqlglot.dialects.sqlite import SQLite
-from sqlglot.errors import SqlglotError
 
 MAX_SQL_CHARS = 8_000
 MAX_NESTING = 60
@@ -55,18 +54,21 @@ _CATALOGUE_WORDS = ("sqlite_master", "sqlite_schema", "information_schema", "pra
 
 @lru_cache(maxsize=4096)
 def read_statement(text: str) -> Statement:
-    """Parse MySQL text. Text that sqlglot cannot read yields a statement of the kind of its first word."""
+    """Parse MySQL text. Text that sqlglot cannot read yields a statement of the kind of its first word.
+
+    On malformed text sqlglot raises more than its own errors (IndexError, AttributeError), so all count.
+    """
     first = text.split(None, 1)[0].upper().rstrip(";(") if text.strip() else ""
     unread = Statement(count=_count_by_hand(text), kind=first, sqlite=None)
     if not first or len(text) > MAX_SQL_CHARS or text.count("(") > MAX_NESTING:
         return unread
     try:
         trees = [tree for tree in sqlglot.parse(text, dialect="mysql") if tree is not None and not _is_remark(tree)]
-    except (SqlglotError, RecursionError):
+        if len(trees) != 1:
+            return Statement(count=len(trees), kind=first, sqlite=None)
+        return _describe(trees[0], first)
+    except Exception:
         return unread
-    if len(trees) != 1:
-        return Statement(count=len(trees), kind=first, sqlite=None)
-    return _describe(trees[0], first)
 
 
 def _is_remark(tree: exp.Expr) -> bool:
@@ -111,11 +113,15 @@ def _aliases(nodes: Iterable[exp.Expr]) -> Iterator[str]:
 
 
 def _translate(tree: exp.Expr) -> str | None:
-    """SQLite's wording. The tree is used up: it is changed in place."""
+    """SQLite's wording, None where there is none. The tree is used up: it is changed in place.
+
+    What SQLite's dialect lacks (SHOW INDEX) comes out as empty text, which would run and do nothing.
+    """
     try:
-        return tree.transform(_compare_as_mysql, copy=False).sql(dialect=StrictQuotes, copy=False)
-    except (SqlglotError, RecursionError, ValueError, NotImplementedError):
+        text = tree.transform(_compare_as_mysql, copy=False).sql(dialect=StrictQuotes, copy=False)
+    except Exception:
         return None
+    return text if text.strip() else None
 
 
 def _is_number(node: exp.Expr | None) -> bool:
