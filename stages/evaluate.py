@@ -48,7 +48,9 @@ def evaluate(config: RunSettings, tasks: Sequence[Task], out: Path) -> None:
         run.recover()
         basis = validation_basis(config, tasks)
         if run.last_committed() == 0:
-            refuse_other_basis(run.manifest(0).extra.get("basis", {}), basis, out)
+            refuse_other_basis(
+                run.manifest(0).extra.get("basis", {}), basis, out, "give --again, or another folder as --out"
+            )
             run.finish(0)
             return
         policy = open_policy(config)

@@ -10,7 +10,6 @@ import hashlib
 import random
 from collections.abc import Mapping, Sequence
 
-from rised.config import ConfigError
 from rised.environments.base import Task
 from rised.experiment import RunConfig, RunSettings
 from rised.methods.base import PromptGroup
@@ -34,21 +33,16 @@ def quotas(total: int, environments: Sequence[str], step: int) -> dict[str, int]
 def draw_tasks(panel: Sequence[Task], position: int, count: int, seed: int) -> list[Task]:
     """``count`` different tasks from ``position`` on in an endless sequence of seeded permutations of the panel.
 
-    A permutation begins with none of the tasks that end the one before, so that no task comes twice in a step: its
-    rollouts would be the same. Raises ConfigError for a panel of fewer than four times ``count`` tasks.
+    A permutation begins with none of the tasks that end the one before, so that no task comes twice in a step, where
+    its rollouts would be the same, if the panel holds at least four times ``count`` tasks.
     """
     apart = len(panel) // PANEL_PER_GROUP
-    if count > apart:
-        raise ConfigError(
-            f"{panel[0].environment}: {len(panel)} training tasks are too few for {count} groups of different tasks in "
-            f"an update; prepare at least {PANEL_PER_GROUP * count}"
-        )
     orders: dict[int, list[int]] = {}
     for epoch in range((position + count - 1) // len(panel) + 1):
         key = hashlib.sha256(f"{seed}/{panel[0].environment}/{epoch}".encode()).digest()
         order = list(range(len(panel)))
         random.Random(key).shuffle(order)
-        before = set(orders[epoch - 1][-apart:]) if epoch else set()
+        before = set(orders[epoch - 1][len(panel) - apart :]) if epoch else set()
         head = [index for index in order if index not in before][:apart]
         taken = set(head)
         orders[epoch] = head + [index for index in order if index not in taken]

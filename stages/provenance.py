@@ -105,9 +105,9 @@ def validation_basis(config: RunSettings, tasks: Sequence[Task]) -> dict[str, An
     return {**settings, "validation panel": panel_hash(tasks, VALIDATION), "policy": policy}
 
 
-def refuse_other_basis(before: Mapping[str, Any], now: Mapping[str, Any], out: Path) -> None:
+def refuse_other_basis(before: Mapping[str, Any], now: Mapping[str, Any], out: Path, mend: str) -> None:
     """ConfigError if a validation that is there follows from something else than the one asked for."""
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     if changed:
         what = ", ".join(f"{key} was {before.get(key)!r} and is {now.get(key)!r}" for key in changed[:3])
-        raise ConfigError(f"{out} holds another validation ({what}): give --again, or another folder as --out")
+        raise ConfigError(f"{out} holds another validation ({what}): {mend}")

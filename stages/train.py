@@ -175,9 +175,9 @@ class Trainer:
         """
         measured = RunReader(warm_start)
         table = measured.scan(VALIDATION)
-        refuse_other_basis(
-            measured.manifest(0).extra.get("basis", {}), validation_basis(self.config, tasks), warm_start
-        )
+        basis = measured.manifest(0).extra.get("basis", {})
+        mend = "evaluate the warm start again (python -m stages.evaluate ... --again)"
+        refuse_other_basis(basis, validation_basis(self.config, tasks), warm_start, mend)
         rollouts: list[Rollout] = from_table(table, str(warm_start))
         planned = validation_plans(self.config, self.validation_panels, 0, self.run_name)
         if [(r.rollout_id, r.seed) for r in rollouts] != [(plan.rollout_id, plan.seed) for plan in planned]:

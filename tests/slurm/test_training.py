@@ -15,7 +15,6 @@ from slurm.job_files import StageCall
 from slurm.launcher import Executor, Launcher
 from slurm.one_host import OneHostCluster
 from slurm.site import load_site
-from stages import attempts, progress
 from stages.attempts import read_attempts
 
 UPDATES = 8
@@ -41,11 +40,6 @@ def launch(tiny_experiment, folder: Path, executor: Executor) -> Launcher:
     return Launcher(call(tiny_experiment, folder / "run"), load_site(site), executor, folder / "job")
 
 
-def digest(run: Path) -> dict[str, str]:
-    aside = (progress.FILE, attempts.FILE)
-    return {path: value for path, value in reproducible_digest(run).items() if path not in aside}
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tiny_experiment, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Digest of a run that nothing interrupted."""
@@ -53,7 +47,7 @@ def undisturbed(tiny_experiment, repository: Path, tmp_path_factory: pytest.Temp
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(repository)
         launch(tiny_experiment, folder, "debug").run()
-    return digest(folder / "run")
+    return reproducible_digest(folder / "run")
 
 
 @pytest.mark.parametrize("event", ["requeue", "usr2"])
@@ -85,7 +79,7 @@ def test_an_interrupted_run_ends_in_the_same_bytes(
     job = next(line.split()[0] for line in asked.stdout.splitlines() if "tiny-train" in line)
     subprocess.run([*interrupt, job], check=True)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert digest(run) == undisturbed
+    assert reproducible_digest(run) == undisturbed
     found = read_attempts(run)
     assert found.starts == 2
     assert found.repeated_steps == 0 if event == "usr2" else found.repeated_steps <= 1

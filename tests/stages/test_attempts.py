@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from rised.records.digest import reproducible_digest
-from stages import attempts, progress
+from stages import attempts
 from stages.attempts import STOPPED, Attempts, read_attempts
 
 
@@ -33,11 +33,6 @@ def await_file(path: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.005)
 
 
-def digest(run: Path) -> dict[str, str]:
-    aside = (progress.FILE, attempts.FILE)
-    return {path: value for path, value in reproducible_digest(run).items() if path not in aside}
-
-
 def test_usr2_ends_after_the_step_and_nothing_is_repeated(tiny_experiment, repository: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     assert start(tiny_experiment, repository, whole).wait(120) == 0
@@ -48,7 +43,7 @@ def test_usr2_ends_after_the_step_and_nothing_is_repeated(tiny_experiment, repos
     assert process.wait(120) == STOPPED
     assert b"stopped after step 1 as asked" in process.communicate()[0]
     assert start(tiny_experiment, repository, run).wait(120) == 0
-    assert digest(run) == digest(whole)
+    assert reproducible_digest(run) == reproducible_digest(whole)
     assert read_attempts(run) == Attempts(starts=2, repeated_steps=0)
 
 

@@ -24,7 +24,7 @@ from rised.records.digest import reproducible_digest
 from rised.records.schemas import VERSION_KEY, from_table
 from rised.records.shards import RunReader, read_shard
 from rised.records.types import Rollout, StopReason
-from stages.progress import FILE
+from stages import attempts, progress
 
 UPDATES = 2
 
@@ -54,12 +54,12 @@ def train_arguments(tiny_experiment, out: Path, *more: object, **instead: object
 
 
 def digest(run: Path) -> dict[str, str]:
-    return {path: value for path, value in reproducible_digest(run).items() if path != FILE}
+    return reproducible_digest(run)
 
 
 def contents(run: Path) -> dict[str, bytes]:
     """Every file of a run but those that show progress and hold the lock."""
-    passing = (FILE, ".lock")
+    passing = (progress.FILE, attempts.FILE, ".lock")
     return {
         path.relative_to(run).as_posix(): path.read_bytes()
         for path in sorted(run.rglob("*"))
@@ -453,3 +453,43 @@ def test_an_environment_worker_killed_in_every_collection_changes_nothing(
     assert len(killed) == 3, "two updates and one validation"
     assert restarts == [1, 2, 3]
     assert digest(run) == trained[1]
+
+
+def test_a_warm_start_of_another_policy_is_refused(
+    tiny_experiment, command: Command, tmp_path: Path, tiny_policy: Path
+) -> None:
+    other = tmp_path / "policy"
+    shutil.copytree(tiny_policy, other)
+    (other / "README.md").write_text("another policy\n")
+    arguments = ["--config", tiny_experiment.config, "--tasks", tiny_experiment.tasks, "--method", "rised"]
+    arguments += ["--seed", 0, "--warm-start", tiny_experiment.warm_start, "--out", tmp_path / "run"]
+    outcome = command("train", *arguments, "--set", f"model.path={other}")
+    assert_refused(outcome, "policy was", "evaluate the warm start again")
+
+
+def test_a_finished_run_is_not_taken_for_one_of_another_policy(
+    tiny_experiment, command: Command, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    arguments = ["--config", tiny_experiment.config, "--tasks", tiny_experiment.tasks, "--method", "grpo_64"]
+    arguments += ["--seed", 0, "--warm-start", tiny_experiment.warm_start, "--out", run]
+    assert command("train", *arguments).code == 0
+    header = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(header | {"policy_hash": "another"}))
+    assert_refused(command("train", *arguments), "policy_hash", "another folder")
+
+
+def test_a_panel_too_small_for_different_groups_is_refused(tiny_experiment, command: Command) -> None:
+    arguments = ["--config", tiny_experiment.config, "--method", "rised", "--seed", 0, "--dry-run"]
+    outcome = command("train", *arguments, "--set", "environments.dbbench.train_tasks=11")
+    assert_refused(outcome, "environments.dbbench.train_tasks is 11", "need at least 12")
+
+
+def test_again_removes_an_evaluation_and_nothing_else(tiny_experiment, command: Command, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = ["--config", tiny_experiment.config, "--tasks", tiny_experiment.tasks]
+    train = [*arguments, "--method", "grpo_64", "--seed", 0, "--warm-start", tiny_experiment.warm_start, "--out", run]
+    assert command("train", *train).code == 0
+    before = reproducible_digest(run)
+    assert_refused(command("evaluate", *arguments, "--out", run, "--again"), "not the folder of an evaluation")
+    assert reproducible_digest(run) == before

@@ -13,8 +13,6 @@ import pytest
 
 from rised.records import faults
 from rised.records.digest import reproducible_digest
-from stages import attempts
-from stages.progress import FILE
 
 UPDATES = 3
 
@@ -38,7 +36,7 @@ def in_child(action: Callable[[], None], kill_after_s: float | None = None) -> i
 
 
 def digest(run: Path) -> dict[str, str]:
-    return {path: value for path, value in reproducible_digest(run).items() if path not in (FILE, attempts.FILE)}
+    return reproducible_digest(run)
 
 
 @pytest.fixture(scope="module")
