@@ -55,6 +55,7 @@ class Stage:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=heed_interrupts,
             )
 
     def jobs(self) -> list[str]:
@@ -78,6 +79,11 @@ class Stage:
 
     def await_steps(self, least: int, seconds: float = 60) -> None:
         await_that(lambda: self.steps() >= least, seconds, lambda: self.log.read_text())
+
+
+def heed_interrupts() -> None:
+    """A shell makes what it starts in the background ignore SIGINT, these tests among it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def await_that(ready: Callable[[], bool], seconds: float = 60, why: Callable[[], str] = lambda: "") -> None:

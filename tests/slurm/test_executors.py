@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launched_stage import COUNTING, await_that
+from launched_stage import COUNTING, await_that, heed_interrupts
 
 
 def launch(repository: Path, site: Path, folder: Path, executor: str, *arguments: object) -> subprocess.Popen[str]:
@@ -19,7 +19,12 @@ def launch(repository: Path, site: Path, folder: Path, executor: str, *arguments
     command += ["--name", "count", "--folder", str(folder / "job"), "--output", str(out), "--"]
     command += [sys.executable, str(COUNTING), "--out", str(out), *map(str, arguments)]
     return subprocess.Popen(
-        command, cwd=repository, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=repository,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=heed_interrupts,
     )
 
 

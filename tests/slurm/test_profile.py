@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from launched_stage import await_that
+from launched_stage import await_that, heed_interrupts
 
 from rised.records.digest import reproducible_digest
 from slurm.one_host import OneHostCluster
@@ -39,6 +39,7 @@ def snakemake(repository: Path, arguments: Sequence[str], **variables: str) -> s
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        preexec_fn=heed_interrupts,
     )
 
 

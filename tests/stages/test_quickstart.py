@@ -36,14 +36,27 @@ def test_a_signal_ends_the_jobs_too(repository: Path, tmp_path: Path, number: si
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_heed_interrupts,
     )
+    try:
+        end_with(process, number, log, tmp_path)
+    finally:
+        process.kill()
+
+
+def _heed_interrupts() -> None:
+    """A shell makes what it starts in the background ignore SIGINT, these tests among it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def end_with(process: subprocess.Popen[str], number: signal.Signals, log: Path, results: Path) -> None:
     deadline = time.monotonic() + 120
     while not (log.is_file() and "Task panels" in log.read_text()):
         assert process.poll() is None and time.monotonic() < deadline, "prepare did not start"
         time.sleep(0.2)
-    assert any("stages.prepare" in command for command in started_by(tmp_path))
+    assert any("stages.prepare" in command for command in started_by(results))
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "the same command goes on" in err
-    assert started_by(tmp_path) == []
+    assert started_by(results) == []
