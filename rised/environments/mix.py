@@ -31,8 +31,9 @@ def _environment_annotations(entries: Mapping[str, Any]) -> Any:
             settings_type = get(name).settings_type
         except EnvironmentFault as error:
             raise ValueError(str(error)) from error
-        entry = create_model(f"{name}_entry", __base__=EnvironmentConfig, settings=(settings_type, settings_type()))
-        fields[name] = (entry, ...)
+        own = strict(settings_type(), description="The environment's own settings.")
+        entry = create_model(f"{name}_entry", __base__=EnvironmentConfig, settings=(settings_type, own))
+        fields[name] = (entry, strict(description="One environment of the mix."))
     return create_model("Environments", __base__=Settings, **fields)
 
 

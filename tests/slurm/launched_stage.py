@@ -27,6 +27,7 @@ class Stage:
     stage: str = "count"
     executor: str = "slurm"
     resumes: bool = True
+    nohup: bool = False
 
     @property
     def out(self) -> Path:
@@ -55,7 +56,7 @@ class Stage:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=heed_interrupts,
+                preexec_fn=ignore_hang_ups if self.nohup else heed_interrupts,
             )
 
     def jobs(self) -> list[str]:
@@ -73,6 +74,10 @@ class Stage:
             timeout=60,
         ).stdout
 
+    def starts(self) -> int:
+        """How often a job began to run the stage."""
+        return (self.folder / "job" / "attempts.jsonl").read_text().count('"started"')
+
     def steps(self) -> int:
         counts = self.out.with_name("out.txt.steps")
         return len(counts.read_text().split()) if counts.exists() else 0
@@ -82,8 +87,15 @@ class Stage:
 
 
 def heed_interrupts() -> None:
-    """A shell makes what it starts in the background ignore SIGINT, these tests among it."""
+    """A shell makes what it starts in the background ignore SIGINT, and nohup SIGHUP, these tests among it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def ignore_hang_ups() -> None:
+    """As nohup does."""
+    heed_interrupts()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def await_that(ready: Callable[[], bool], seconds: float = 60, why: Callable[[], str] = lambda: "") -> None:
