@@ -32,6 +32,8 @@ from slurm.stage_job import StageJob
 Executor = Literal["slurm", "local", "debug"]
 HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LAST_LINES = 25
+SIGNAL_EARLY_S = 65
+"""Slurm may send the signal before a time limit up to a minute earlier than asked."""
 NO_LOG = "(no log: the folder must be visible on the nodes, and stay while the job waits)"
 OWN_TRACEBACK = "submitit ERROR"
 """What follows in a log is the launcher's traceback, not the stage's."""
@@ -152,7 +154,7 @@ class Launcher:
         return job
 
     def _stage_job(self) -> StageJob:
-        limit_s = 60 * self.site.resources(self.call.stage).time_min - 2 * self.site.signal_delay_s
+        limit_s = 60 * self.site.resources(self.call.stage).time_min - self.site.signal_delay_s - SIGNAL_EARLY_S
         return StageJob(
             self.call, str(self.files.folder), self.site.finish_step_s, limit_s, self.site.rendezvous_address
         )
