@@ -48,7 +48,7 @@ def main() -> None:
     )
     learner = Learner(model, load_policy(config.model)[0], config.learner, temperature=config.rollout.temperature)
     torch.set_num_threads(config.learner.threads or 1)
-    scored_without_gradient(model, sequences[:8], config.learner, config.rollout.temperature)
+    learner.update(sequences, method.loss_terms())  # warms up; the first one also measures each term's gradient share
     started = time.perf_counter()
     scored_without_gradient(model, sequences, config.learner, config.rollout.temperature)
     forward_s = time.perf_counter() - started
