@@ -22,11 +22,10 @@ import submitit
 
 from slurm.errors import StageFailed
 from slurm.job_files import JobFiles, StageCall, append_line, write_json
+from stages.attempts import STOPPED
 
 FIRST_PORT, PORTS = 20_000, 20_000
 POLL_S = 0.1
-STOPPED_AS_ASKED = 75
-"""Exit code of a stage that ended its step because of USR2."""
 KILLED_TOGETHER_S = 3.0
 """Within this Slurm's SIGKILL reaches all processes of a job."""
 _PR_SET_PDEATHSIG = 1
@@ -68,7 +67,7 @@ class StageJob:
                 time.sleep(POLL_S)
             # An error written while Slurm is ending the job would count as the stage's own failure, although the job
             # may be requeued. An OOM killer that took the child alone lets us live.
-            while code and environment.cluster == "slurm" and (self.told_to_end or code == STOPPED_AS_ASKED):
+            while code and environment.cluster == "slurm" and (self.told_to_end or code == STOPPED):
                 time.sleep(POLL_S)
             if code == -signal.SIGKILL:
                 time.sleep(KILLED_TOGETHER_S)

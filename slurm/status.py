@@ -6,7 +6,6 @@ python -m slurm.status results/laptop_grid
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from rich.table import Table
 
 from slurm.job_files import JobFiles, read_json
 from slurm.queue import GONE, job_states
-from stages.attempts import read_attempts
+from stages.attempts import read_attempts, read_events
 
 PROGRESS = ".progress.json"
 """What a train stage keeps up to date in its run directory."""
@@ -53,7 +52,7 @@ def _status(folder: Path, record: dict[str, Any], states: dict[str, str]) -> Sta
     run = Path(record["outputs"][0]).parent if record["outputs"] else folder
     progress = read_json(run / PROGRESS) or {}
     attempts = read_attempts(run)
-    jobs_started = sum(event.get("event") == "started" for event in _events(JobFiles(folder).attempts))
+    jobs_started = sum(event.get("event") == "started" for event in read_events(JobFiles(folder).attempts))
     found = states.get(record["job"], "")
     running = "lost: run again" if found == GONE else found
     state = record["end"] or (running if record["executor"] == "slurm" else "open")
@@ -72,17 +71,6 @@ def _status(folder: Path, record: dict[str, Any], states: dict[str, str]) -> Sta
         last_error=record["last_line"],
         log=str(logs[-1]) if logs else "",
     )
-
-
-def _events(path: Path) -> list[dict[str, Any]]:
-    """Events of a file of JSON lines; a torn last line is passed over."""
-    found = []
-    for line in path.read_text().splitlines() if path.is_file() else []:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
 
 
 def show(found: list[StageStatus], console: Console) -> None:

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 FILE = ".attempts.jsonl"
 STOPPED = 75
@@ -53,18 +54,24 @@ class AttemptLog:
             stream.write(json.dumps(event | {"time": time.time()}) + "\n")
 
 
-def read_attempts(run: Path) -> Attempts:
-    """Counts over a run's events; zeros if it never began. A torn last line (a kill while writing) is passed over."""
-    starts = repeated = 0
-    open_attempt = False
-    path = run / FILE
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """Events of a file of JSON lines; none if it is missing. A torn last line (a kill while writing) is passed over."""
+    found = []
     for line in path.read_text().splitlines() if path.is_file() else []:
         try:
-            event = json.loads(line)["event"]
-        except (ValueError, KeyError, TypeError):
+            found.append(json.loads(line))
+        except ValueError:
             continue
-        if event == "started":
-            repeated += open_attempt
-            starts += 1
-        open_attempt = event == "started"
+    return found
+
+
+def read_attempts(run: Path) -> Attempts:
+    """Counts over a run's events; zeros if it never began."""
+    starts = repeated = 0
+    open_attempt = False
+    for event in read_events(run / FILE):
+        begins = event.get("event") == "started"
+        starts += begins
+        repeated += begins and open_attempt
+        open_attempt = begins
     return Attempts(starts, repeated)

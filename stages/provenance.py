@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -17,6 +16,7 @@ from rised.environments.base import Task
 from rised.experiment import RunConfig, RunSettings
 from rised.records.errors import RecordError
 from rised.records.layout import HEADER
+from rised.records.shards import RunReader
 from rised.rubrics.vocabulary import Vocabulary
 from stages.loop import VALIDATION
 from stages.setup import panel_hash
@@ -52,7 +52,7 @@ def refuse_other_inputs(config: RunConfig, tasks: Sequence[Task], vocabulary: Vo
     path = run / HEADER
     if not path.is_file():
         return
-    header = json.loads(path.read_text())
+    header = RunReader(run).header()
     now = {
         "panel_hashes": {split: panel_hash(tasks, split) for split in ("train", "validation")},
         "vocabulary_hash": vocabulary.hash,

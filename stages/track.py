@@ -19,6 +19,7 @@ from typing import Any
 from rised.config import ConfigError
 from rised.config.overlays import compose
 from rised.config.source import plain_value
+from rised.records.files import write_bytes
 from rised.records.layout import CONFIG, DONE
 from rised.records.shards import RunReader
 from stages.cli import run_stage
@@ -80,10 +81,8 @@ class Following:
                 self.tracker = tracker_class(self.name)(describe(self.run), self.folder)
             self.tracker.log(step, values)
         if steps:
-            aside = self.mark.with_suffix(".new")
-            aside.parent.mkdir(parents=True, exist_ok=True)
-            aside.write_text(json.dumps({"last_step": max(steps)}))
-            aside.replace(self.mark)
+            self.mark.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(self.mark, json.dumps({"last_step": max(steps)}).encode())
         return len(steps)
 
     def close(self) -> None:
