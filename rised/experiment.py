@@ -38,6 +38,11 @@ class RunSettings(Settings):
     experiment: str = strict(pattern=r"^[a-z][a-z0-9_]*$", description="Name of the experiment and its results folder.")
     description: str = operational("", description="One sentence for the report.")
     environments: EnvironmentMix = strict(description="The environment mix.")
+    training_environments: list[str] | None = strict(
+        None,
+        min_length=1,
+        description="Environments that training rollouts come from; validation covers the whole mix. null: all of it.",
+    )
     panels: PanelSettings = strict(PanelSettings(), description="Task panels.")
     rubrics: RubricSettings = strict(RubricSettings(), description="Vocabulary and judge.")
     block_style: BlockStyle = strict("full", description="How hint and avoid blocks are written.")
@@ -48,6 +53,23 @@ class RunSettings(Settings):
     updates: int = operational(gt=0, description="Policy updates of a run; a finished run goes on when there are more.")
     validation: ValidationSettings = strict(ValidationSettings(), description="Evaluation during training.")
     export_every: int = operational(0, ge=0, description="Updates between exported checkpoints; 0: only the last.")
+
+    @model_validator(mode="after")
+    def _training_environments_are_of_the_mix(self) -> RunSettings:
+        chosen = self.training_environments or []
+        unknown = [name for name in chosen if name not in self.environments]
+        if unknown:
+            known = ", ".join(self.environments)
+            raise ValueError(f"training_environments: {', '.join(unknown)} is not of the mix ({known})")
+        if len(set(chosen)) < len(chosen):
+            raise ValueError("training_environments: a name stands twice; quotas are even, name each environment once")
+        return self
+
+    @property
+    def trained_on(self) -> list[str]:
+        """The environments of the training rollouts, in the order of the mix."""
+        chosen = self.training_environments
+        return [name for name in self.environments if chosen is None or name in chosen]
 
 
 class RunConfig(RunSettings):

@@ -69,7 +69,7 @@ class Trainer:
         self.judge = JUDGES[config.rubrics.judge.type](config.rubrics.judge, self.vocabulary)
         self.method = Method.from_settings(config.method, self.vocabulary)
         names = list(config.environments)
-        self.train_panels = {name: panel(tasks, name, TRAIN) for name in names}
+        self.train_panels = {name: panel(tasks, name, TRAIN) for name in config.trained_on}
         self.validation_panels = {name: panel(tasks, name, VALIDATION) for name in names}
         self.code = code_hash()
         self.policy = open_policy(config)
