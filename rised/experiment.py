@@ -30,6 +30,7 @@ class ValidationSettings(Settings):
     rollouts_per_task: int = strict(1, gt=0, description="Rollouts per held-out task (the paper: 4).")
     temperature: float = strict(1.0, ge=0, description="Sampling temperature of validation; 0 is greedy.")
     seed: int = strict(0, description="Seed of validation rollouts, shared by all runs so that they are paired.")
+    tags: bool = strict(False, description="Tag validation rollouts with the run's judge, for the analysis alone.")
 
 
 class RunSettings(Settings):

@@ -48,6 +48,7 @@ from stages.loop import (
     prompt_groups,
     quotas,
     rollout_metrics,
+    tag_metrics,
     training_plans,
     validation_metrics,
     validation_plans,
@@ -188,6 +189,7 @@ class Trainer:
         metrics = validation_metrics(rollouts, 0)
         with self.run.step(0, expected={VALIDATION: len(rollouts)}) as step:
             step.write(VALIDATION, to_table(rollouts, "rollouts"))
+            metrics += self._tag_validation(rollouts, step)
             step.write("metrics", to_table(metrics, "metrics"))
             self.write_state(step)
             step.commit()
@@ -206,7 +208,16 @@ class Trainer:
         step.expect(VALIDATION, len(plans))
         rollouts, _ = self._collect(plans, pool, validation_rollout(self.config))
         step.write(VALIDATION, to_table(rollouts, "rollouts"))
-        return validation_metrics(rollouts, number)
+        return validation_metrics(rollouts, number) + self._tag_validation(rollouts, step)
+
+    def _tag_validation(self, rollouts: Sequence[Rollout], step: Step) -> list[Metric]:
+        """Tag the step's validation rollouts if the configuration asks for it; nothing of the run depends on it."""
+        if not self.config.validation.tags:
+            return []
+        tags = self.judge.tag(rollouts)
+        if tags:
+            step.write("validation_tags", to_table(tags, "tags"), judge=self.judge.judge_id)
+        return tag_metrics("validation_tags", tags, step.number)
 
 
 def _timings(step: int, parts: Mapping[str, float], collected: CollectTimings) -> list[Timing]:
