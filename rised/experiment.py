@@ -15,9 +15,10 @@ from pydantic import model_validator
 
 from rised.config import Settings, operational, strict
 from rised.environments.mix import EnvironmentMix, PanelSettings
-from rised.learner.settings import LearnerSettings
+from rised.learner.settings import GradientSettings, LearnerSettings
 from rised.methods.settings import MethodSettings
 from rised.models.settings import ModelSettings
+from rised.outputs import AnalysisSettings
 from rised.rollouts.settings import RolloutSettings
 from rised.rubrics.blocks import BlockStyle
 from rised.rubrics.settings import RubricSettings
@@ -104,6 +105,10 @@ class ExperimentConfig(RunSettings):
     seeds: list[int] = strict([0], description="Run seeds.", min_length=1)
     method_scale: dict[str, Any] = strict({}, description="Overlay on every method, e.g. its numbers of groups.")
     method_overrides: dict[str, dict[str, Any]] = strict({}, description="Overlays on single methods.")
+    gradient: GradientSettings | None = strict(
+        None, description="The gradient signal of finished runs (correlation experiments); null: it is not measured."
+    )
+    analysis: AnalysisSettings = operational(AnalysisSettings(), description="What the DAG makes of the runs.")
 
 
 def environment_settings(config: RunSettings) -> dict[str, Settings]:
@@ -116,5 +121,5 @@ def run_directory(results: Path, experiment: str, method: str, seed: int) -> Pat
     return results / experiment / method / f"seed-{seed}"
 
 
-GRID_KEYS: Sequence[str] = ("methods", "seeds", "method_scale", "method_overrides")
+GRID_KEYS: Sequence[str] = ("methods", "seeds", "method_scale", "method_overrides", "gradient", "analysis")
 """Keys of an experiment file that no single run sees."""

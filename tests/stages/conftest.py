@@ -33,6 +33,8 @@ rollouts_per_group: 4
 learner: {{learning_rate: 1.0e-3, threads: 1, gradient_share_every: 0}}
 updates: 3
 validation: {{every: 1, rollouts_per_task: 2, tags: true}}
+export_every: 2
+gradient: {{tasks: 3, projection: 64}}
 """
 
 
