@@ -30,6 +30,7 @@ include: "stages/prepare.smk"
 include: "stages/warm_start.smk"
 include: "stages/train.smk"
 include: "stages/evaluate.smk"
+include: "stages/gradient.smk"
 include: "stages/analysis.smk"
 
 

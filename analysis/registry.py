@@ -1,8 +1,13 @@
-"""The tables and figures of the report, in its order. A further one is one new module and its name in a tuple here."""
+"""The tables and figures of the report, in its order. A further one is one new module; experiments name those they
+want (``analysis`` in the experiment file), and those below are the ones of an experiment that names none.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 
 from analysis.figures import BuiltFigure
 from analysis.frames import Frames
@@ -12,11 +17,57 @@ TABLES = ("table2", "learning", "table9")
 FIGURES = ("figure2", "figure4")
 
 
-def build_tables(frames: Frames) -> dict[str, list[BuiltTable]]:
-    """Every registered table module's tables by module name."""
-    return {name: import_module(f"analysis.tables.{name}").build(frames) for name in TABLES}
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the report: its anchor, its word in the navigation, its heading, and the modules that it shows."""
+
+    anchor: str
+    word: str
+    heading: str
+    tables: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
 
 
-def build_figures(frames: Frames) -> dict[str, BuiltFigure]:
-    """Every registered figure by module name."""
-    return {name: import_module(f"analysis.figures.{name}").build(frames) for name in FIGURES}
+SECTIONS = (
+    Section("results", "Results", "Final pass rates", tables=("table2",)),
+    Section("transfer", "Transfer", "Similarity and improvement", tables=("table1", "table7", "table8")),
+    Section("learning-section", "Learning", "Learning, every seed", tables=("learning",)),
+    Section("dynamics", "Dynamics", "Validation dynamics", figures=("figure2",)),
+    Section("rubrics", "Rubrics", "Positive rubrics and performance", figures=("figure4",)),
+    Section("time", "Step time", "Step time and cost", tables=("table9",)),
+)
+"""The report's order."""
+NO_PRODUCTS = ("__init__", "command", "curves", "style")
+"""Modules beside the tables and figures that are none."""
+
+
+def sections(tables: Sequence[str], figures: Sequence[str]) -> list[Section]:
+    """The report's sections that show any of the modules; what has no section of its own comes last."""
+    found = [
+        replace(
+            section,
+            tables=tuple(name for name in section.tables if name in tables),
+            figures=tuple(name for name in section.figures if name in figures),
+        )
+        for section in SECTIONS
+    ]
+    placed = {name for section in found for name in (*section.tables, *section.figures)}
+    rest = [tuple(name for name in names if name not in placed) for names in (tables, figures)]
+    found.append(Section("further", "Further", "Further tables and figures", *rest))
+    return [section for section in found if section.tables or section.figures]
+
+
+def modules(kind: str) -> list[str]:
+    """Names of all modules of ``tables`` or ``figures``."""
+    folder = Path(__file__).parent / kind
+    return sorted(path.stem for path in folder.glob("*.py") if path.stem not in NO_PRODUCTS)
+
+
+def build_tables(frames: Frames, names: Sequence[str] = TABLES) -> dict[str, list[BuiltTable]]:
+    """The tables of each module by module name."""
+    return {name: import_module(f"analysis.tables.{name}").build(frames) for name in names}
+
+
+def build_figures(frames: Frames, names: Sequence[str] = FIGURES) -> dict[str, BuiltFigure]:
+    """Each figure by module name."""
+    return {name: import_module(f"analysis.figures.{name}").build(frames) for name in names}

@@ -15,9 +15,10 @@ from pydantic import model_validator
 
 from rised.config import Settings, operational, strict
 from rised.environments.mix import EnvironmentMix, PanelSettings
-from rised.learner.settings import LearnerSettings
+from rised.learner.settings import GradientSettings, LearnerSettings
 from rised.methods.settings import MethodSettings
 from rised.models.settings import ModelSettings
+from rised.outputs import AnalysisSettings
 from rised.rollouts.settings import RolloutSettings
 from rised.rubrics.blocks import BlockStyle
 from rised.rubrics.settings import RubricSettings
@@ -30,6 +31,7 @@ class ValidationSettings(Settings):
     rollouts_per_task: int = strict(1, gt=0, description="Rollouts per held-out task (the paper: 4).")
     temperature: float = strict(1.0, ge=0, description="Sampling temperature of validation; 0 is greedy.")
     seed: int = strict(0, description="Seed of validation rollouts, shared by all runs so that they are paired.")
+    tags: bool = strict(False, description="Tag validation rollouts with the run's judge, for the analysis alone.")
 
 
 class PlacementSettings(Settings):
@@ -48,6 +50,11 @@ class RunSettings(Settings):
     experiment: str = strict(pattern=r"^[a-z][a-z0-9_]*$", description="Name of the experiment and its results folder.")
     description: str = operational("", description="One sentence for the report.")
     environments: EnvironmentMix = strict(description="The environment mix.")
+    training_environments: list[str] | None = strict(
+        None,
+        min_length=1,
+        description="Environments that training rollouts come from; validation covers the whole mix. null: all of it.",
+    )
     panels: PanelSettings = strict(PanelSettings(), description="Task panels.")
     rubrics: RubricSettings = strict(RubricSettings(), description="Vocabulary and judge.")
     block_style: BlockStyle = strict("full", description="How hint and avoid blocks are written.")
@@ -59,6 +66,23 @@ class RunSettings(Settings):
     validation: ValidationSettings = strict(ValidationSettings(), description="Evaluation during training.")
     placement: PlacementSettings = operational(PlacementSettings(), description="Who does what in a job of nodes.")
     export_every: int = operational(0, ge=0, description="Updates between exported checkpoints; 0: only the last.")
+
+    @model_validator(mode="after")
+    def _training_environments_are_of_the_mix(self) -> RunSettings:
+        chosen = self.training_environments or []
+        unknown = [name for name in chosen if name not in self.environments]
+        if unknown:
+            known = ", ".join(self.environments)
+            raise ValueError(f"training_environments: {', '.join(unknown)} is not of the mix ({known})")
+        if len(set(chosen)) < len(chosen):
+            raise ValueError("training_environments: a name stands twice; quotas are even, name each environment once")
+        return self
+
+    @property
+    def trained_on(self) -> list[str]:
+        """The environments of the training rollouts, in the order of the mix."""
+        chosen = self.training_environments
+        return [name for name in self.environments if chosen is None or name in chosen]
 
 
 class RunConfig(RunSettings):
@@ -92,6 +116,10 @@ class ExperimentConfig(RunSettings):
     seeds: list[int] = strict([0], description="Run seeds.", min_length=1)
     method_scale: dict[str, Any] = strict({}, description="Overlay on every method, e.g. its numbers of groups.")
     method_overrides: dict[str, dict[str, Any]] = strict({}, description="Overlays on single methods.")
+    gradient: GradientSettings | None = strict(
+        None, description="The gradient signal of finished runs (correlation experiments); null: it is not measured."
+    )
+    analysis: AnalysisSettings = operational(AnalysisSettings(), description="What the DAG makes of the runs.")
 
 
 def environment_settings(config: RunSettings) -> dict[str, Settings]:
@@ -104,5 +132,5 @@ def run_directory(results: Path, experiment: str, method: str, seed: int) -> Pat
     return results / experiment / method / f"seed-{seed}"
 
 
-GRID_KEYS: Sequence[str] = ("methods", "seeds", "method_scale", "method_overrides")
+GRID_KEYS: Sequence[str] = ("methods", "seeds", "method_scale", "method_overrides", "gradient", "analysis")
 """Keys of an experiment file that no single run sees."""

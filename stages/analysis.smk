@@ -2,7 +2,7 @@ rule table:
     message:
         "Table {wildcards.name}"
     input:
-        GRID.finished_runs,
+        GRID.analysed_files,
     output:
         f"{GRID.analysis}/tables/{{name}}.csv",
     params:
@@ -21,7 +21,7 @@ rule figure:
     message:
         "Figure {wildcards.name}"
     input:
-        GRID.finished_runs,
+        GRID.analysed_files,
     output:
         f"{GRID.analysis}/figures/{{name}}.png",
     params:
@@ -40,13 +40,15 @@ rule report_file:
     message:
         "Report"
     input:
-        runs=GRID.finished_runs,
+        runs=GRID.analysed_files,
         tables=GRID.table_files,
         figures=GRID.figure_files,
     output:
         GRID.report,
     params:
         runs=lambda wildcards: GRID.runs,
+        tables=lambda wildcards: GRID.tables,
+        figures=lambda wildcards: GRID.figures,
     log:
         f"{GRID.analysis}/logs/report.log",
     benchmark:
@@ -54,4 +56,5 @@ rule report_file:
     conda:
         "../environment.yml"
     shell:
-        "python -m analysis.report --runs {params.runs:q} --out {output:q} > {log:q} 2>&1"
+        "python -m analysis.report --runs {params.runs:q} --out {output:q}"
+        " --tables {params.tables:q} --figures {params.figures:q} > {log:q} 2>&1"

@@ -99,9 +99,9 @@ def type_words(annotation: Any) -> str:
             words.append(" or ".join(_code(choice.value) for choice in member))
         elif origin in (dict, Mapping):
             words.append(f"mapping of {type_words(arguments[0])} to {type_words(arguments[1])}")
-        elif origin is tuple:
+        elif origin is tuple and arguments[-1] is not Ellipsis:
             words.append(f"list of {len(arguments)} values, {type_words(arguments[0])}")
-        elif origin in (list, Sequence):
+        elif origin in (list, tuple, Sequence):
             words.append(f"list of {type_words(arguments[0])}")
         elif is_model(member):
             words.append("mapping, see below")
@@ -147,8 +147,9 @@ def generated() -> str:
     experiment, run, shared = (list(rows(model)) for model in (ExperimentConfig, RunConfig, RunSettings))
     known = {row.key for row in shared}
     lines = ["### Experiment file", "", "Keys of `configs/experiments/*.yaml` and of the files that these extend.", ""]
-    lines += table([row for row in experiment if row.key not in GRID_KEYS])
-    lines += ["", "The grid: keys that no single run sees.", "", *table([r for r in experiment if r.key in GRID_KEYS])]
+    lines += table([row for row in experiment if row.key.split(".")[0] not in GRID_KEYS])
+    lines += ["", "The grid: keys that no single run sees.", ""]
+    lines += table([row for row in experiment if row.key.split(".")[0] in GRID_KEYS])
     lines += ["", "### Added by a run", "", "Stand in a run's saved `config.yaml`; the train stage fills them in.", ""]
     lines += table([row for row in run if row.key not in known and not row.key.startswith(ABOVE_METHOD)])
     lines += ["", "### Method file", "", "Keys of `configs/methods/*.yaml`.", ""]

@@ -17,11 +17,11 @@ from rised.config import ConfigError, source
 from rised.config.overlays import compose
 from rised.config.paths import check_results_path
 from rised.config.source import plain_value
+from rised.outputs import AnalysisSettings
 
 EXPERIMENTS = Path("configs/experiments")
 METHODS = Path("configs/methods")
-TABLES = ("table2", "table9", "learning")
-FIGURES = ("figure2", "figure4")
+ANALYSIS = Path("analysis")
 EXECUTORS = ("direct", "slurm", "local", "debug")
 
 
@@ -30,6 +30,7 @@ class Grid:
     """An experiment's runs and the paths of its products.
 
     ``runs``: where finished runs are read from. ``extended_files``: documents that the experiment's file extends.
+    ``tables``, ``figures``: modules of the analysis by name. ``gradient``: whether the gradient signal is measured.
     """
 
     name: str
@@ -38,6 +39,9 @@ class Grid:
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     external_runs: str | None
+    tables: tuple[str, ...]
+    figures: tuple[str, ...]
+    gradient: bool = False
     extended_files: tuple[str, ...] = ()
     executor: str = "direct"
     site: str = "slurm/site.yaml"
@@ -97,16 +101,28 @@ class Grid:
         return [self.run_pattern.format(method=m, seed=s) for m in self.methods for s in self.seeds]
 
     @property
+    def gradient_pattern(self) -> str:
+        return f"{self.folder}/{{method}}/seed-{{seed}}/gradient_signal/DONE"
+
+    @property
+    def analysed_files(self) -> list[str]:
+        """What tables and figures are made from: the finished runs, and what was measured on them."""
+        if self.external_runs is not None or not self.gradient:
+            return self.finished_runs
+        gradients = [self.gradient_pattern.format(method=m, seed=s) for m in self.methods for s in self.seeds]
+        return self.finished_runs + gradients
+
+    @property
     def analysis(self) -> str:
         return f"{self.folder}/analysis"
 
     @property
     def table_files(self) -> list[str]:
-        return [f"{self.analysis}/tables/{name}.csv" for name in TABLES]
+        return [f"{self.analysis}/tables/{name}.csv" for name in self.tables]
 
     @property
     def figure_files(self) -> list[str]:
-        return [f"{self.analysis}/figures/{name}.png" for name in FIGURES]
+        return [f"{self.analysis}/figures/{name}.png" for name in self.figures]
 
     @property
     def report(self) -> str:
@@ -139,10 +155,27 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         methods=tuple(str(method) for method in document["methods"]),
         seeds=tuple(int(seed) for seed in document.get("seeds", [0])),
         external_runs=None if runs is None else str(runs),
+        tables=_modules(document, "tables"),
+        figures=_modules(document, "figures"),
+        gradient=document.get("gradient") is not None,
         extended_files=tuple(sorted(_sources(tree) - {str(path)})),
         executor=executor,
         site=str(options.get("site", "slurm/site.yaml")),
     )
+
+
+def _modules(document: Mapping[str, Any], kind: str) -> tuple[str, ...]:
+    """The experiment's tables or figures by name; ConfigError for one that has no module."""
+    default = getattr(AnalysisSettings(), kind)
+    chosen = (document.get("analysis") or {}).get(kind, default)
+    names = tuple(str(name) for name in chosen)
+    for name in names:
+        if not (ANALYSIS / kind / f"{name}.py").is_file():
+            known = sorted(p.stem for p in (ANALYSIS / kind).glob("*.py") if p.stem not in ("__init__", "command"))
+            raise ConfigError(
+                f"analysis.{kind}: there is no module {ANALYSIS / kind / name}.py; see {', '.join(known)}"
+            )
+    return names
 
 
 def _sources(tree: source.Tree) -> set[str]:

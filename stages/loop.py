@@ -143,9 +143,16 @@ def rollout_metrics(rollouts: Sequence[Rollout], tags: Sequence[Tag], step: int)
     metrics.append(Metric(step, "rollout/tokens", float(sum(len(r.token_ids) for r in rollouts)), "tokens"))
     metrics.append(Metric(step, "rollout/generated_tokens", float(sum(sum(r.policy_mask) for r in rollouts)), "tokens"))
     metrics.append(Metric(step, "rollout/steered", float(sum(bool(r.steering_text) for r in rollouts)), "count"))
-    metrics.append(Metric(step, "tags/count", float(len(tags)), "count"))
-    metrics.append(Metric(step, "tags/errors", float(sum(t.status is not TagStatus.OK for t in tags)), "count"))
-    return metrics
+    return metrics + tag_metrics("tags", tags, step)
+
+
+def tag_metrics(prefix: str, tags: Sequence[Tag], step: int) -> list[Metric]:
+    """How many tags there are, and how many of them are errors."""
+    errors = sum(t.status is not TagStatus.OK for t in tags)
+    return [
+        Metric(step, f"{prefix}/count", float(len(tags)), "count"),
+        Metric(step, f"{prefix}/errors", float(errors), "count"),
+    ]
 
 
 def validation_metrics(rollouts: Sequence[Rollout], step: int) -> list[Metric]:

@@ -94,7 +94,11 @@ def folder_hash(folder: Path) -> str | None:
 
 def validation_basis(config: RunSettings, tasks: Sequence[Task]) -> dict[str, Any]:
     """All that the validation of a policy follows from: its settings, the panel and the weights."""
-    other = ("validation.every", *(f"environments.{name}.train_tasks" for name in config.environments))
+    other = (
+        "validation.every",
+        "validation.tags",
+        *(f"environments.{name}.train_tasks" for name in config.environments),
+    )
     parts = ("environments", "model", "rollout", "validation")
     settings = {
         key: value

@@ -66,11 +66,12 @@ def load_run(path: Path, method: str, seed: int, overrides: Sequence[str] = ()) 
 
 def _refuse_small_panels(config: RunConfig, path: Path) -> None:
     """A step's groups are of different tasks, also where one permutation of the panel ends and the next begins."""
-    groups = math.ceil(config.method.candidate_groups / len(config.environments))
-    for name, entry in config.environments.items():
-        if entry.train_tasks < PANEL_PER_GROUP * groups:
+    groups = math.ceil(config.method.candidate_groups / len(config.trained_on))
+    for name in config.trained_on:
+        train_tasks = config.environments[name].train_tasks
+        if train_tasks < PANEL_PER_GROUP * groups:
             raise ConfigError(
-                f"{path}: environments.{name}.train_tasks is {entry.train_tasks}; {groups} different groups in "
+                f"{path}: environments.{name}.train_tasks is {train_tasks}; {groups} different groups in "
                 f"each update need at least {PANEL_PER_GROUP * groups}"
             )
 

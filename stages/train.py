@@ -43,6 +43,7 @@ from stages.loop import (
     prompt_groups,
     quotas,
     rollout_metrics,
+    tag_metrics,
     training_plans,
     validation_metrics,
     validation_plans,
@@ -66,7 +67,7 @@ class Trainer:
         self.vocabulary = load_vocabulary(Path(config.rubrics.vocabulary))
         self.judge = JUDGES[config.rubrics.judge.type](config.rubrics.judge, self.vocabulary)
         names = list(config.environments)
-        self.train_panels = {name: panel(tasks, name, TRAIN) for name in names}
+        self.train_panels = {name: panel(tasks, name, TRAIN) for name in config.trained_on}
         self.validation_panels = {name: panel(tasks, name, VALIDATION) for name in names}
         self.code = code_hash()
         self.window = TagWindow(config.rubrics.window_steps)
@@ -179,6 +180,7 @@ class Trainer:
         metrics = validation_metrics(rollouts, 0)
         with self.run.step(0, expected={VALIDATION: len(rollouts)}) as step:
             step.write(VALIDATION, to_table(rollouts, "rollouts"))
+            metrics += self._tag_validation(rollouts, step)
             step.write("metrics", to_table(metrics, "metrics"))
             self.write_state(step)
             step.commit()
@@ -195,7 +197,16 @@ class Trainer:
         step.expect(VALIDATION, len(plans))
         rollouts, _ = self.workers.collect(plans, validation_rollout(self.config))
         step.write(VALIDATION, to_table(rollouts, "rollouts"))
-        return validation_metrics(rollouts, number)
+        return validation_metrics(rollouts, number) + self._tag_validation(rollouts, step)
+
+    def _tag_validation(self, rollouts: Sequence[Rollout], step: Step) -> list[Metric]:
+        """Tag the step's validation rollouts if the configuration asks for it; nothing of the run depends on it."""
+        if not self.config.validation.tags:
+            return []
+        tags = self.judge.tag(rollouts)
+        if tags:
+            step.write("validation_tags", to_table(tags, "tags"), judge=self.judge.judge_id)
+        return tag_metrics("validation_tags", tags, step.number)
 
 
 def _timings(step: int, parts: Mapping[str, float], collected: CollectTimings) -> list[Timing]:

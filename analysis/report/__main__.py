@@ -11,6 +11,7 @@ from pathlib import Path
 
 from analysis.command import parser, run
 from analysis.frames import Frames
+from analysis.registry import FIGURES, TABLES, modules
 from analysis.report.page import render
 
 
@@ -18,10 +19,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def make(frames: Frames, options: argparse.Namespace) -> list[Path]:
         path = options.out if options.out.suffix == ".html" else options.out / "report.html"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render(frames), encoding="utf-8")
+        path.write_text(render(frames, options.tables, options.figures), encoding="utf-8")
         return [path]
 
-    return run(make, arguments, parser("The report as one HTML file"))
+    made = parser("The report as one HTML file")
+    made.add_argument("--tables", nargs="*", choices=modules("tables"), default=TABLES, help="tables by module name")
+    made.add_argument("--figures", nargs="*", choices=modules("figures"), default=FIGURES, help="figures likewise")
+    return run(make, arguments, made)
 
 
 if __name__ == "__main__":

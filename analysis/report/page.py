@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -10,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from analysis import scale
 from analysis.figures import style
 from analysis.frames import Frames
-from analysis.registry import build_figures, build_tables
+from analysis.registry import FIGURES, TABLES, build_figures, build_tables, sections
 from analysis.report import health, overview, provenance
 from analysis.report.samples import sample
 from rised.rubrics.vocabulary import load_vocabulary
@@ -19,8 +20,8 @@ SCREEN_DPI = 150
 """1,800 px wide: sharp at the page's width, and half the size of the published file."""
 
 
-def render(frames: Frames) -> str:
-    """The whole page as text."""
+def render(frames: Frames, tables: Sequence[str] = TABLES, chosen_figures: Sequence[str] = FIGURES) -> str:
+    """The whole page as text, with the tables and figures of the named modules."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -28,7 +29,7 @@ def render(frames: Frames) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    figures = build_figures(frames)
+    figures = build_figures(frames, chosen_figures)
     shared, differing = provenance.header_entries(frames.experiment)
     settings, own_settings = provenance.config_entries(frames.experiment)
     samples = sample(frames)
@@ -39,7 +40,8 @@ def render(frames: Frames) -> str:
         headline=overview.headline(frames),
         findings=overview.findings(frames),
         gaps=frames.left_out() + provenance.unexpected(frames.experiment),
-        tables={name: [table.printed for table in built] for name, built in build_tables(frames).items()},
+        tables={name: [table.printed for table in built] for name, built in build_tables(frames, tables).items()},
+        sections=sections(tables, chosen_figures),
         figures=figures,
         images={
             name: {

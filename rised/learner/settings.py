@@ -34,3 +34,17 @@ class LearnerSettings(Settings):
         ge=0,
         description="Measure each term's gradient norm every so many updates (a backward pass each); 0: never.",
     )
+
+
+class GradientSettings(Settings):
+    """How the gradient signal of the correlation experiments is measured.
+
+    That it is the gradient of one whole layer, or of all through a projection, is the paper's; the values are ours.
+    """
+
+    tasks: int = strict(16, ge=1, description="Tasks of each environment that are played at each checkpoint.")
+    layer: int | None = strict(None, ge=0, description="Which transformer layer, from 0; null: the middle one.")
+    projection: int = strict(
+        8192, ge=0, description="Dimensions of the random projection of all layers' gradients; 0: without it."
+    )
+    seed: int = strict(0, description="Seed of the draws of the rollouts and of the projection.")

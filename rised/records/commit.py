@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -170,10 +170,13 @@ class RunDirectory:
         self._open_step = Step(self, number, expected or {})
         return self._open_step
 
-    def finish(self, last_step: int) -> None:
-        """Write DONE, after checking that every step from the first committed one to ``last_step`` is there."""
+    def finish(self, last_step: int, planned: Sequence[int] | None = None) -> None:
+        """Write DONE, after checking that the ``planned`` steps are there and no others.
+
+        None: every step from the first committed one to ``last_step``.
+        """
         steps = self.committed_steps()
-        if not steps or steps != list(range(steps[0], last_step + 1)):
+        if not steps or steps != (list(range(steps[0], last_step + 1)) if planned is None else list(planned)):
             have = f"{steps[0]} to {steps[-1]}, {len(steps)} in all" if steps else "none"
             raise RecordError(f"{self.path} is not finished: it should end at step {last_step}, committed are {have}")
         self._prune_states()

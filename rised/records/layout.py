@@ -19,6 +19,7 @@ KIND_SCHEMAS = {
     "timings": "timings",
     "validation": "rollouts",
     "validation_tags": "tags",
+    "gradients": "gradients",
 }
 """Kind of shard (and its folder in a run) -> name of its schema."""
 
@@ -30,6 +31,9 @@ COUNTED_KINDS = frozenset({"rollouts", "validation"})
 
 TIMINGS = "timings"
 """The one kind that holds wall-clock measurements; all others are byte-reproducible."""
+
+GRADIENT_SIGNAL = "gradient_signal"
+"""Folder in a finished run with a run directory of its own: the gradients measured at its checkpoints."""
 
 STATE = "state"
 """Folder of what a resumed run needs (optimiser, random streams, cursors); old steps are removed."""

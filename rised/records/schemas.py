@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from rised.records.errors import RecordError
-from rised.records.types import Metric, Rollout, Selection, StopReason, Tag, TagState, TagStatus, Timing, Turn
+from rised.records.types import Gradient, Metric, Rollout, Selection, StopReason, Tag, TagState, TagStatus, Timing, Turn
 
 NAME_KEY = b"rised.schema"
 VERSION_KEY = b"rised.schema_version"
 
-Record = Rollout | Tag | Selection | Metric | Timing | Mapping[str, Any]
+Record = Rollout | Tag | Selection | Gradient | Metric | Timing | Mapping[str, Any]
 
 
 def _field(name: str, kind: pa.DataType, nullable: bool = False) -> pa.Field:
@@ -121,6 +121,24 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("similarity", _REAL, nullable=True),
             _field("redundancy", _REAL, nullable=True),
             _field("score", _REAL, nullable=True),
+        ],
+    ),
+    "gradients": _schema(
+        "gradients",
+        1,
+        [
+            _field("step", _INT),
+            _field("environment", _TEXT),
+            _field("split", _TEXT),
+            _field("signal", _TEXT),
+            _field("layers", _TEXT),
+            _field("dimension", _INT),
+            _field("group_count", pa.int32()),
+            _field("signal_group_count", pa.int32()),
+            _field("rollout_count", pa.int32()),
+            _field("norm", _REAL),
+            _field("cosine", _REAL, nullable=True),
+            _field("vector", _list(pa.float32())),
         ],
     ),
     "metrics": _schema(
@@ -265,6 +283,20 @@ def _selection_row(selection: Selection) -> dict[str, Any]:
     return {name: getattr(selection, name) for name in Selection.__slots__}
 
 
+def _gradient_row(gradient: Gradient) -> dict[str, Any]:
+    numbers = (gradient.norm, *([] if gradient.cosine is None else [gradient.cosine]), *gradient.vector)
+    if not all(map(math.isfinite, numbers)):
+        raise RecordError(
+            f"the gradient of {gradient.environment} ({gradient.split}, {gradient.signal}) at step {gradient.step} "
+            "is not finite; an undefined cosine is None"
+        )
+    return {name: getattr(gradient, name) for name in Gradient.__slots__}
+
+
+def _gradient(row: dict[str, Any]) -> Gradient:
+    return Gradient(**row | {"vector": tuple(row["vector"])})
+
+
 def _measure_row(record: Metric | Timing) -> dict[str, Any]:
     if record.value is not None and not math.isfinite(record.value):
         raise RecordError(f"{record.name!r} of step {record.step} is {record.value}: an undefined metric is None")
@@ -299,6 +331,7 @@ _CONVERSIONS: dict[str, _Conversion] = {
     "rollouts": _Conversion(Rollout, _rollout_row, _rollout),
     "tags": _Conversion(Tag, _tag_row, _tag),
     "selections": _Conversion(Selection, _selection_row, lambda row: Selection(**row)),
+    "gradients": _Conversion(Gradient, _gradient_row, _gradient),
     "metrics": _Conversion(Metric, _measure_row, lambda row: Metric(**row)),
     "timings": _Conversion(Timing, _measure_row, lambda row: Timing(**row)),
     "tasks": _Conversion(Mapping, _task_row, _task),

@@ -32,8 +32,9 @@ from rised.records.schemas import check_schema, schema_of
 COMPACTED_FORMAT = "rised.compacted"
 COMPACTED_VERSION = 1
 
-_REAL_LISTS = {"rollouts": ["logprobs.list.element"]}
-"""Columns of float32 numbers kept as float64: split by bytes, their zero halves compress to nothing."""
+_REAL_LISTS = {"rollouts": ["logprobs.list.element"], "gradients": ["vector.list.element"]}
+"""Columns of real numbers without repetition, split by bytes. Log-probabilities are float32 numbers kept as float64:
+their zero halves compress to nothing."""
 
 
 def encode(table: pa.Table) -> pa.Buffer:

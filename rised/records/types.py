@@ -136,6 +136,31 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
+class Gradient:
+    """The mean policy gradient of some tasks of one environment at one checkpoint (``step``), seen through one signal.
+
+    ``signal``: ``layer`` (all weights of one transformer layer) or ``projection`` (all layers, projected at random).
+    ``layers``: their indices, "2" or "0-3". ``dimension``: of the gradient that is compared. ``signal_group_count`` of
+    ``group_count`` groups have rewards that differ; the others bring no gradient. ``norm``: Euclidean, of the gradient
+    or its projection. ``cosine``: with the gradient of the ``train`` tasks at the same step and signal; None on the
+    ``train`` row itself, and where one of the two is zero. ``vector``: the projection; empty for a layer.
+    """
+
+    step: int
+    environment: str
+    split: str
+    signal: str
+    layers: str
+    dimension: int
+    group_count: int
+    signal_group_count: int
+    rollout_count: int
+    norm: float
+    cosine: float | None
+    vector: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Metric:
     """One number of one step. ``value`` is None when undefined (never NaN). ``unit``: tokens, count, fraction, nats…"""
 

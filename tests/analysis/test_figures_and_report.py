@@ -140,7 +140,7 @@ def test_the_report_holds_every_section_table_and_figure_once(page_text: str) ->
 def test_the_report_goes_into_a_folder_or_under_a_given_name(
     grid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analysis.report.__main__.render", lambda frames: frames.experiment.name)
+    monkeypatch.setattr("analysis.report.__main__.render", lambda frames, *chosen: frames.experiment.name)
     assert report_main(["--runs", str(grid), "--out", str(tmp_path / "folder")]) == 0
     assert report_main(["--runs", str(grid), "--out", str(tmp_path / "other" / "name.html")]) == 0
     assert (tmp_path / "folder" / "report.html").read_text() == "synthetic_grid"

@@ -16,6 +16,7 @@ from rised.records.errors import RecordError
 from rised.records.schemas import NAME_KEY, SCHEMAS, VERSION_KEY, check_schema, from_table, schema_of, to_table
 from rised.records.shards import encode
 from rised.records.types import (
+    Gradient,
     Metric,
     Rollout,
     Selection,
@@ -210,3 +211,12 @@ def test_equal_records_give_equal_bytes() -> None:
         assert encode(table).equals(encode(second[kind])), kind
         pieces = pa.concat_tables([table.slice(0, 1), table.slice(1)])
         assert encode(table).equals(encode(pieces)), f"{kind} depends on how the table was put together"
+
+
+def test_gradients_survive_with_their_projection_in_single_precision_and_are_finite() -> None:
+    layer = Gradient(5, "webshop", "validation", "layer", "2", 1000, 16, 9, 128, 0.5, None)
+    projected = dataclasses.replace(layer, signal="projection", layers="0-3", cosine=-0.25, vector=(0.5, -1.25))
+    assert from_table(to_table([layer, projected])) == [layer, projected]
+    for broken in ({"norm": math.inf}, {"cosine": math.nan}, {"vector": (math.nan,)}):
+        with pytest.raises(RecordError, match="webshop .* at step 5 is not finite"):
+            to_table([dataclasses.replace(layer, **broken)])

@@ -24,6 +24,16 @@ class Outcome:
     err: str
 
 
+@dataclass(frozen=True)
+class SingleSource:
+    """Paths of an experiment that trains on one environment of two, and of its finished run."""
+
+    config: Path
+    tasks: Path
+    warm_start: Path
+    run: Path
+
+
 Command = Callable[..., Outcome]
 
 

@@ -1,0 +1,21 @@
+rule gradient:
+    message:
+        "Gradient signal of {wildcards.method}, seed {wildcards.seed}"
+    input:
+        config=GRID.experiment_file,
+        extended=GRID.extended_files,
+        method=lambda wildcards: GRID.method_files(wildcards.method),
+        tasks=GRID.tasks,
+        run=GRID.run_pattern,
+    output:
+        GRID.gradient_pattern,
+    log:
+        f"{GRID.logs}/gradient-{{method}}-seed-{{seed}}.log",
+    benchmark:
+        f"{GRID.logs}/gradient-{{method}}-seed-{{seed}}.benchmark.tsv"
+    conda:
+        "../environment.yml"
+    shell:
+        GRID.launch("gradient", "gradient-{wildcards.method}-seed-{wildcards.seed}")
+        + "python -m stages.gradient --config {input.config:q} --tasks {input.tasks:q}"
+        ' --method {wildcards.method} --seed {wildcards.seed} --run "$(dirname -- {input.run:q})" > {log:q} 2>&1'
