@@ -31,7 +31,6 @@ KEPT_CHARACTERS = 20_000
 """Of a raw reply, in the records."""
 _MISCONFIGURED = {401: "the key is refused", 403: "access is refused", 404: "there is no such route or model"}
 _RETRIED = frozenset({408, 409, 425, 429})
-_GATEWAY = frozenset({502, 503, 504})
 
 
 class CallFailed(Exception):
@@ -164,7 +163,7 @@ class ChatClient:
         except BaseException:
             self.replicas.gave_up(replica)
             raise
-        if status in _GATEWAY or (status == 404 and self.replicas.path is not None):
+        if status >= 500 or (status == 404 and self.replicas.path is not None):
             self.replicas.failed(replica)
         else:
             self.replicas.answered(replica)

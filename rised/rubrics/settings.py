@@ -19,7 +19,7 @@ class RuleJudgeSettings(Settings):
 
 
 class LlmJudgeSettings(Settings):
-    """A language model behind an OpenAI-compatible server. What shapes a verdict is strict, and part of the judge's id."""
+    """A language model behind an OpenAI-compatible server. What shapes a verdict is strict and in the judge's id."""
 
     type: Literal["llm"] = strict(description="judge by a language model behind an OpenAI-compatible server")
     model: str = strict(min_length=1, description="the model, by the name under which it is served")
