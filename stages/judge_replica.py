@@ -1,4 +1,4 @@
-"""One server process of the judge's model: started in a process group of its own, and ended with all that it started."""
+"""One server process of the judge's model: started in a process group of its own, ended with all that it started."""
 
 from __future__ import annotations
 

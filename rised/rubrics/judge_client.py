@@ -125,7 +125,7 @@ class ChatClient:
         if isinstance(error, TryAgain) and error.wait_s is not None:
             return min(error.wait_s, longest)
         first = self.settings.backoff_s
-        return float(wait_exponential_jitter(initial=first, max=longest, jitter=first)(state))
+        return float(wait_exponential_jitter(multiplier=first, max=longest, jitter=first)(state))
 
     def _count_retry(self, state: RetryCallState) -> None:
         self.counters.retries += 1

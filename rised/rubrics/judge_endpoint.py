@@ -102,10 +102,10 @@ class Replicas:
         return [replica.url for replica in self._replicas]
 
     async def lease(self) -> Replica:
-        """The ready replica with the fewest requests in flight; give it back with :meth:`answered` or :meth:`failed`.
+        """The ready replica with the fewest requests in flight; one that has rested is tried first, with one request.
 
-        Waits while there is none. ServerGone once no replica has answered for ``wait_s``. RubricError if the file is
-        that of another model's servers.
+        Give it back with :meth:`answered`, :meth:`failed` or :meth:`gave_up`. Waits while none is ready. ServerGone
+        once no replica has answered for ``wait_s``. RubricError if the file is that of another model's servers.
         """
         while True:
             self._refresh()
@@ -113,7 +113,7 @@ class Replicas:
             gone = self._down_since is not None and now - self._down_since >= self.wait_s
             ready = [r for r in self._replicas if r.ready(now) and not (r.suspect and gone)]
             if ready:
-                chosen = min(ready, key=lambda replica: (replica.suspect, replica.in_flight))
+                chosen = min(ready, key=lambda replica: (not replica.suspect, replica.in_flight))
                 chosen.in_flight += 1
                 return chosen
             if gone:
