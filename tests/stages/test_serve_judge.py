@@ -48,9 +48,11 @@ def judge_file(folder: Path, *options: str, **server: Any) -> Path:
 
 
 class Stage:
-    """``python -m stages.serve_judge`` in the background."""
+    """``python -m stages.serve_judge`` in the background. ``ignored``: a signal that its parent has it ignore."""
 
-    def __init__(self, repository: Path, config: Path, **environment: str) -> None:
+    def __init__(
+        self, repository: Path, config: Path, ignored: signal.Signals | None = None, **environment: str
+    ) -> None:
         self.endpoint = config.parent / "judge.json"
         self.log = config.parent / "stage.log"
         with self.log.open("wb") as log:
@@ -60,6 +62,7 @@ class Stage:
                 env=os.environ | environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                preexec_fn=lambda: _heed_all_but(ignored),
             )
 
     def urls(self) -> list[str]:
@@ -83,19 +86,25 @@ class Stage:
 def stage(repository: Path) -> Iterator[Callable[..., Stage]]:
     begun: list[Stage] = []
 
-    def begin(config: Path, **environment: str) -> Stage:
-        begun.append(Stage(repository, config, **environment))
+    def begin(config: Path, ignored: signal.Signals | None = None, **environment: str) -> Stage:
+        begun.append(Stage(repository, config, ignored, **environment))
         return begun[-1]
 
     yield begin
     for one in begun:
         if one.process.poll() is None:
-            one.process.terminate()
+            one.process.send_signal(signal.SIGUSR2)
             try:
                 one.process.wait(timeout=20)
             except subprocess.TimeoutExpired:
                 one.process.kill()
                 one.process.wait()
+
+
+def _heed_all_but(ignored: signal.Signals | None) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    if ignored is not None:
+        signal.signal(ignored, signal.SIG_IGN)
 
 
 def state(url: str) -> dict[str, Any]:
@@ -167,6 +176,17 @@ def test_told_to_go_on_elsewhere_it_ends_with_the_code_of_a_stopped_stage(
     pid = state(url)["pid"]
     assert one.end(signal.SIGUSR2) == STOPPED
     assert not one.endpoint.exists() and not lives(pid)
+
+
+def test_a_signal_that_a_launcher_has_it_ignore_stays_ignored_and_reaches_no_server(
+    stage: Callable[..., Stage], tmp_path: Path
+) -> None:
+    one = stage(judge_file(tmp_path), ignored=signal.SIGTERM)
+    (url,) = one.await_urls(1)
+    one.process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert one.process.poll() is None and one.urls() == [url]
+    assert one.end(signal.SIGUSR2) == STOPPED
 
 
 def test_a_server_that_ends_before_it_is_ready_ends_the_stage_with_its_last_words(
