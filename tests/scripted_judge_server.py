@@ -44,14 +44,12 @@ STATE = _State()
 
 def ok_reply(body: Mapping[str, Any]) -> str:
     entries = body["response_format"]["json_schema"]["schema"]["properties"]["tags"]["prefixItems"]
-    tags = [
-        {
-            "id": entry["properties"]["id"]["const"],
-            "state": entry["properties"]["state"]["enum"][0 if place == 0 else -1],
-            "evidence_turn": 0 if place == 0 else None,
-        }
-        for place, entry in enumerate(entries)
-    ]
+    tags = []
+    for place, entry in enumerate(entries):
+        shown, absent = (alternative["properties"] for alternative in entry["anyOf"])
+        chosen = shown if place == 0 else absent
+        state = chosen["state"]["enum"][0]
+        tags.append({"id": chosen["id"]["const"], "state": state, "evidence_turn": 0 if place == 0 else None})
     return json.dumps({"tags": tags})
 
 

@@ -187,12 +187,12 @@ class JudgeSession:
         return Judgement(tuple(self._tag(rollout, rubric, TagStatus.OK, found[rubric.id]) for rubric in rubrics), reply)
 
     async def _ask(self, messages: Messages, rubrics: Sequence[Rubric], turn_count: int) -> _Outcome:
-        """Ask, and again while the reply is unreadable; one cut by its limit of tokens would only be cut again."""
-        settings = self._judge.settings
+        """Ask, and again with the reason while the reply is unreadable; one cut by its limit would be cut again."""
+        settings, prompt = self._judge.settings, self._judge.prompt
         for again in range(settings.reasks + 1):
             self._client.counters.reasks += again > 0
             try:
-                completion = await self._client.complete(self._body(messages, rubrics, settings.seed + again))
+                completion = await self._client.complete(self._body(messages, rubrics, turn_count))
             except CallFailed as error:
                 return _Outcome(error.status, str(error), error.raw)
             try:
@@ -201,21 +201,22 @@ class JudgeSession:
                 outcome = _Outcome(TagStatus.PARSE_ERROR, str(error), completion.text, completion)
                 if completion.finish_reason == CUT:
                     break
+                messages = prompt.asked_again(messages, completion.text, str(error), len(rubrics), turn_count)
                 continue
             return _Outcome(TagStatus.OK, "", completion.text, completion, verdicts)
         return outcome
 
-    def _body(self, messages: Messages, rubrics: Sequence[Rubric], seed: int) -> dict[str, Any]:
+    def _body(self, messages: Messages, rubrics: Sequence[Rubric], turn_count: int) -> dict[str, Any]:
         settings = self._judge.settings
         body: dict[str, Any] = {
             "model": settings.model,
             "messages": messages,
             "temperature": settings.temperature,
-            "seed": seed,
+            "seed": settings.seed,
             "max_tokens": settings.max_reply_tokens,
         }
         if settings.response_format == "json_schema":
-            schema = {"name": "tags", "strict": True, "schema": reply_schema(rubrics)}
+            schema = {"name": "tags", "strict": True, "schema": reply_schema(rubrics, turn_count)}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         return body | settings.extra_body
 

@@ -18,10 +18,14 @@ from rised.rubrics.vocabulary import Polarity, Rubric
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 Messages = list[dict[str, str]]
-_SECTION = re.compile(r"^# (System|User)$", re.MULTILINE)
+_SECTION = re.compile(r"^# (System|User|Again)$", re.MULTILINE)
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
-_PLACES = {"System": {"environment", "count", "rubrics", "example"}, "User": {"transcript", "count", "last_turn"}}
-_REQUIRED = {"System": {"rubrics"}, "User": {"transcript"}}
+_PLACES = {
+    "System": {"environment", "count", "rubrics", "example"},
+    "User": {"transcript", "count", "last_turn"},
+    "Again": {"reason", "count", "last_turn"},
+}
+_REQUIRED = {"System": {"rubrics"}, "User": {"transcript"}, "Again": {"reason"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class JudgePrompt:
     hash: str
     system: str
     user: str
+    again: str
 
     @property
     def version(self) -> str:
@@ -53,6 +58,15 @@ class JudgePrompt:
             {"role": "user", "content": _filled(self.user, user)},
         ]
 
+    def asked_again(self, messages: Messages, reply: str, reason: str, rubric_count: int, turn_count: int) -> Messages:
+        """The chat goes on after a reply that was none, with the reason."""
+        values = {"reason": reason, "count": str(rubric_count), "last_turn": str(turn_count - 1)}
+        return [
+            *messages,
+            {"role": "assistant", "content": reply},
+            {"role": "user", "content": _filled(self.again, values)},
+        ]
+
 
 def load_prompt(path: Path | str) -> JudgePrompt:
     """Read a prompt file; relative paths are of the repository. RubricError says what it lacks."""
@@ -64,10 +78,9 @@ def load_prompt(path: Path | str) -> JudgePrompt:
         raise RubricError(f"the judge's prompt {path} cannot be read: {error}") from None
     _, *pieces = _SECTION.split(text)
     sections = dict(zip(pieces[::2], (piece.strip() for piece in pieces[1::2]), strict=True))
-    if len(pieces) != 4 or list(sections) != ["System", "User"]:
-        raise RubricError(
-            f"{path}: a judge's prompt has the headings `# System` and `# User`, once each, in this order"
-        )
+    if len(pieces) != 2 * len(_PLACES) or list(sections) != list(_PLACES):
+        headings = ", ".join(f"`# {heading}`" for heading in _PLACES)
+        raise RubricError(f"{path}: a judge's prompt has the headings {headings}, once each and in this order")
     for heading, section in sections.items():
         found = set(_PLACE.findall(section))
         if found - _PLACES[heading] or _REQUIRED[heading] - found:
@@ -76,7 +89,7 @@ def load_prompt(path: Path | str) -> JudgePrompt:
                 f"{path}: under `# {heading}` stand the places {sorted(found)}; {sorted(_REQUIRED[heading])} must be "
                 f"there, and only {known} are known"
             )
-    return JudgePrompt(file.stem, hashlib.sha256(data).hexdigest(), sections["System"], sections["User"])
+    return JudgePrompt(file.stem, hashlib.sha256(data).hexdigest(), *sections.values())
 
 
 def states_of(rubric: Rubric) -> tuple[str, ...]:

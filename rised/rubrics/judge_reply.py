@@ -40,24 +40,19 @@ class Verdicts:
     dropped_evidence: int
 
 
-def reply_schema(rubrics: Sequence[Rubric]) -> dict[str, Any]:
-    """JSON schema of a reply: every rubric at its place, with the states that its polarity allows.
+def reply_schema(rubrics: Sequence[Rubric], turn_count: int) -> dict[str, Any]:
+    """JSON schema of a reply on an episode of ``turn_count`` turns: all that a grammar can enforce of the rule.
 
-    The number of turns does not enter, so that a server compiles one grammar for an environment.
+    Every rubric at its place, with the states that its polarity allows; a turn that exists exactly where the state is
+    not absent. Equal for episodes of one environment and length, so that a server compiles few grammars.
     """
-    entries = [
-        {
-            "type": "object",
-            "properties": {
-                "id": {"const": rubric.id},
-                "state": {"enum": list(states_of(rubric))},
-                "evidence_turn": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}]},
-            },
-            "required": ["id", "state", "evidence_turn"],
-            "additionalProperties": False,
-        }
-        for rubric in rubrics
-    ]
+    turn = {"type": "integer", "minimum": 0, "maximum": turn_count - 1}
+    entries = []
+    for rubric in rubrics:
+        shown = [state for state in states_of(rubric) if state != TagState.ABSENT]
+        entries.append(
+            {"anyOf": [_entry(rubric, shown, turn), _entry(rubric, [TagState.ABSENT.value], {"type": "null"})]}
+        )
     tags = {
         "type": "array",
         "prefixItems": entries,
@@ -66,6 +61,15 @@ def reply_schema(rubrics: Sequence[Rubric]) -> dict[str, Any]:
         "maxItems": len(entries),
     }
     return {"type": "object", "properties": {"tags": tags}, "required": ["tags"], "additionalProperties": False}
+
+
+def _entry(rubric: Rubric, states: list[str], turn: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"id": {"const": rubric.id}, "state": {"enum": states}, "evidence_turn": turn},
+        "required": ["id", "state", "evidence_turn"],
+        "additionalProperties": False,
+    }
 
 
 def read_reply(text: str, finish_reason: str, rubrics: Sequence[Rubric], turn_count: int) -> Verdicts:

@@ -40,7 +40,7 @@ class LlmJudgeSettings(Settings):
         60_000, ge=1_000, description="longest transcript shown; a longer one is shortened, never in its last turns"
     )
     final_turns: int = strict(3, ge=1, description="last turns that are always shown whole")
-    reasks: int = strict(1, ge=0, description="how often an unreadable reply is asked for again, with the next seed")
+    reasks: int = strict(1, ge=0, description="how often an unreadable reply is asked for again, with the reason")
     endpoint: str | None = operational(
         None, description="URL of the server (`http://host:port/v1`), or the file that stages.serve_judge writes"
     )

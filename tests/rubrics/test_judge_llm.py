@@ -25,10 +25,11 @@ from rised.rubrics.judge_llm import LlmJudge, judge_id
 from rised.rubrics.judges import make_judge
 from rised.rubrics.profiles import rubric_profile
 from rised.rubrics.settings import LlmJudgeSettings
-from rised.rubrics.vocabulary import Polarity, Vocabulary
+from rised.rubrics.vocabulary import Vocabulary
 
 MakeRollout = Callable[..., Rollout]
 OK = {"kind": "ok"}
+SLOW = {"kind": "ok", "after_s": 1.0}
 TURNS = [("You are in a room. Your task is: find a mug.", "look"), ("You see a shelf.", "go to shelf 1")]
 
 
@@ -117,14 +118,11 @@ def test_the_request_is_decoded_greedily_under_the_schema_with_the_vocabulary_be
     assert first["chat_template_kwargs"] == {"enable_thinking": False}
     entries = first["response_format"]["json_schema"]["schema"]["properties"]["tags"]["prefixItems"]
     rubrics = vocabulary.applicable("alfworld")
-    assert [entry["properties"]["id"]["const"] for entry in entries] == [rubric.id for rubric in rubrics]
-    states = {entry["properties"]["id"]["const"]: entry["properties"]["state"]["enum"] for entry in entries}
-    assert {rubric.polarity for rubric in rubrics if "demonstrates" in states[rubric.id]} == {Polarity.POSITIVE}
+    assert len(entries) == len(rubrics)
     system, user = first["messages"]
     assert all(f"- {rubric.id} (" in system["content"] for rubric in rubrics)
     assert system == second["messages"][0], "the server's prefix cache serves it"
     assert "go to shelf 1" in user["content"] and "go to shelf 1" not in system["content"]
-    assert first["response_format"] == second["response_format"], "one grammar for an environment"
 
 
 def test_counts_and_raw_replies_are_kept_and_can_be_stored(
@@ -187,7 +185,7 @@ def test_a_last_reply_that_the_environment_never_saw_is_not_shown(
         ({"kind": "raw", "body": "<html>busy</html>"}, TagStatus.SERVER_ERROR, "no chat completion"),
         ({"kind": "raw", "body": '{"choices": []}'}, TagStatus.SERVER_ERROR, "no chat completion"),
         ({"kind": "cut"}, TagStatus.SERVER_ERROR, "the connection broke"),
-        ({"kind": "ok", "after_s": 0.6}, TagStatus.TIMEOUT, "no reply within 0.3 s"),
+        (SLOW, TagStatus.TIMEOUT, "no reply within 0.5 s"),
         (status(500, body="engine dead"), TagStatus.SERVER_ERROR, "answered 500: engine dead"),
         (status(429, headers={"Retry-After": "0"}), TagStatus.SERVER_ERROR, "answered 429"),
         (status(400, body="maximum context length"), TagStatus.SERVER_ERROR, "answered 400: maximum context length"),
@@ -203,7 +201,7 @@ def test_a_failure_is_a_status_of_all_the_rollouts_tags_and_never_absent(
     reason: str,
 ) -> None:
     server.script(*[behaviour] * 3)
-    judge = make(deadline_s=0.3)
+    judge = make(deadline_s=0.5 if behaviour is SLOW else 10)
     tags = judge.tag([make_rollout("alfworld", TURNS)])
     assert len(tags) == len(vocabulary.applicable("alfworld"))
     assert statuses(tags) == {expected} and {tag.state for tag in tags} == {None}
@@ -219,7 +217,7 @@ def test_a_failure_is_a_status_of_all_the_rollouts_tags_and_never_absent(
         ([status(429, headers={"Retry-After": "0"})], 2),
         ([status(500), status(503)], 3),
         ([{"kind": "cut"}], 2),
-        ([{"kind": "ok", "after_s": 0.6}], 2),
+        ([SLOW], 2),
         ([{"kind": "raw", "body": "<html>"}], 2),
         ([text("no JSON at first")], 2),
         ([text("```json\n$OK\n```")], 1),
@@ -235,20 +233,27 @@ def test_what_can_be_mended_by_another_attempt_is(
     calls: int,
 ) -> None:
     server.script(*behaviours)
-    judge = make(deadline_s=0.3)
+    judge = make(deadline_s=0.5 if behaviours == [SLOW] else 10)
     assert statuses(judge.tag([make_rollout("alfworld", TURNS)])) == {TagStatus.OK}
     assert len(server.requests()) == judge.record.counters.calls == calls
 
 
-def test_a_reply_is_asked_for_again_with_the_next_seed_and_one_cut_by_its_length_is_not(
+def test_a_reply_is_asked_for_again_with_the_reason_and_one_cut_by_its_length_is_not(
     make: Callable[..., LlmJudge], make_rollout: MakeRollout, server: ScriptedServer
 ) -> None:
-    server.script(text("no"), text("no"), text("no"), text('{"tags"', "length"))
-    tags = make(reasks=2, seed=5).tag([make_rollout("alfworld", TURNS)])
-    assert [request["body"]["seed"] for request in server.requests()] == [5, 6, 7]
-    assert statuses(tags) == {TagStatus.PARSE_ERROR}
-    make(reasks=2).tag([make_rollout("alfworld", TURNS)])
-    assert len(server.requests()) == 4
+    server.script(text("no"), text('{"tags": []}'), OK)
+    judge = make(reasks=2)
+    assert statuses(judge.tag([make_rollout("alfworld", TURNS)])) == {TagStatus.OK}
+    chats = [request["body"]["messages"] for request in server.requests()]
+    assert [len(chat) for chat in chats] == [2, 4, 6] and chats[2][:4] == chats[1], (
+        "the server's prefix cache serves it"
+    )
+    assert chats[2][4] == {"role": "assistant", "content": '{"tags": []}'}
+    assert "not accepted (missing_ids: " in chats[2][5]["content"]
+    assert judge.record.counters.reasks == 2
+    server.script(text('{"tags"', "length"))
+    assert statuses(judge.tag([make_rollout("alfworld", TURNS)])) == {TagStatus.PARSE_ERROR}
+    assert len(server.requests()) == 1
 
 
 def test_the_wait_that_the_server_asks_for_is_kept_up_to_the_longest(

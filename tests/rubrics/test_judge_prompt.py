@@ -123,10 +123,10 @@ def test_the_shipped_prompt_names_every_rubric_with_its_states_before_the_transc
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("# System\n{{rubrics}}\n", "headings `# System` and `# User`"),
-        ("# User\n{{transcript}}\n# System\n{{rubrics}}\n", "in this order"),
-        ("# System\nno place\n# User\n{{transcript}}\n", r"\['rubrics'\] must be"),
-        ("# System\n{{rubrics}} {{reward}}\n# User\n{{transcript}}\n", "only .* are known"),
+        ("# System\n{{rubrics}}\n", "headings `# System`, `# User`, `# Again`"),
+        ("# User\n{{transcript}}\n# System\n{{rubrics}}\n# Again\n{{reason}}\n", "in this order"),
+        ("# System\nno place\n# User\n{{transcript}}\n# Again\n{{reason}}\n", r"\['rubrics'\] must be"),
+        ("# System\n{{rubrics}} {{reward}}\n# User\n{{transcript}}\n# Again\n{{reason}}\n", "only .* are known"),
     ],
 )
 def test_a_prompt_file_that_lacks_something_is_refused_with_what(tmp_path: Path, text: str, words: str) -> None:

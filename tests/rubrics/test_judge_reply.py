@@ -120,15 +120,21 @@ def test_no_text_does_more_than_be_refused(text: str) -> None:
     assert code_of(text) != "ok"
 
 
-def test_the_schema_admits_each_rubric_at_its_place_with_the_states_of_its_polarity(vocabulary: Vocabulary) -> None:
+def test_the_schema_admits_each_rubric_at_its_place_with_the_states_and_turns_of_a_valid_reply(
+    vocabulary: Vocabulary,
+) -> None:
     rubrics = vocabulary.applicable("alfworld")
-    tags = reply_schema(rubrics)["properties"]["tags"]
+    tags = reply_schema(rubrics, 6)["properties"]["tags"]
     assert tags["minItems"] == tags["maxItems"] == len(rubrics) and tags["items"] is False
     for rubric, entry in zip(rubrics, tags["prefixItems"], strict=True):
-        assert entry["properties"]["id"] == {"const": rubric.id}
+        shown, absent = entry["anyOf"]
+        assert shown["properties"]["id"] == absent["properties"]["id"] == {"const": rubric.id}
         negative = rubric.polarity is Polarity.NEGATIVE
-        assert ("demonstrates" in entry["properties"]["state"]["enum"]) != negative
-        assert entry["required"] == ["id", "state", "evidence_turn"]
+        assert shown["properties"]["state"] == {"enum": ["violates"] if negative else ["demonstrates", "violates"]}
+        assert shown["properties"]["evidence_turn"] == {"type": "integer", "minimum": 0, "maximum": 5}
+        assert absent["properties"]["state"] == {"enum": ["absent"]}
+        assert absent["properties"]["evidence_turn"] == {"type": "null"}
+        assert shown["required"] == absent["required"] == ["id", "state", "evidence_turn"]
 
 
 def test_with_three_errors_among_eight_a_share_is_of_the_other_five(vocabulary: Vocabulary) -> None:
