@@ -37,7 +37,7 @@ from rised.records.types import Metric, Rollout, Timing
 from rised.rollouts.episodes import CollectTimings, collect
 from rised.rollouts.plans import EpisodePlan
 from rised.rollouts.settings import RolloutSettings
-from rised.rubrics.judges import JUDGES
+from rised.rubrics.judges import make_judge
 from rised.rubrics.vocabulary import load_vocabulary
 from rised.rubrics.windows import TagWindow
 from stages.attempts import STOPPED, AttemptLog
@@ -66,7 +66,7 @@ class Trainer:
         self.config, self.run = config, run
         self.run_name = f"{config.experiment}/{config.method.name}/seed-{config.seed}"
         self.vocabulary = load_vocabulary(Path(config.rubrics.vocabulary))
-        self.judge = JUDGES[config.rubrics.judge.type](config.rubrics.judge, self.vocabulary)
+        self.judge = make_judge(config.rubrics.judge, self.vocabulary)
         self.method = Method.from_settings(config.method, self.vocabulary)
         names = list(config.environments)
         self.train_panels = {name: panel(tasks, name, TRAIN) for name in names}
@@ -140,11 +140,14 @@ class Trainer:
             self.steering = self.method.steering_for_next_step(self.window)
             for name, count in quotas(candidates, list(self.train_panels), number).items():
                 self.cursors[name] += count
-            metrics = rollout_metrics(rollouts, tags, number)
+            metrics = rollout_metrics(rollouts, tags, number) + self.judge.record.metrics(number)
             metrics += self.method.metrics(number, selected, sequences) + report.records(number)
             step.write("rollouts", to_table(rollouts, "rollouts"))
             if tags:
                 step.write("tags", to_table(tags, "tags"), judge=self.judge.judge_id)
+            if self.judge.record.replies:
+                replies = to_table(self.judge.record.replies, "judge_replies")
+                step.write("judge_replies", replies, judge=self.judge.judge_id)
             step.write("selections", to_table(selections, "selections"))
             parts = {
                 "rollout_wait": rollout_s,
@@ -164,7 +167,8 @@ class Trainer:
                 self.learner.export_hf(step.folder(checkpoint=True), self.policy.tokenizer)
                 step.add_files(checkpoint=True)
             step.write("metrics", to_table(metrics, "metrics"))
-            step.write("timings", to_table(_timings(number, parts, collected), "timings"))
+            timings = _timings(number, parts, collected) + self.judge.record.timings(number, self.judge.judge_id)
+            step.write("timings", to_table(timings, "timings"))
             step.commit({"code": self.code})
         return metrics, parts
 

@@ -22,7 +22,7 @@ from typing import Any
 from rised.records.types import JudgeReply, Rollout, Tag, TagStatus
 from rised.rubrics.base import ABSENT, Progress, RubricError, Verdict
 from rised.rubrics.evidence import executed, unjudgeable
-from rised.rubrics.judge_client import KEPT_CHARACTERS, CallFailed, ChatClient, Completion
+from rised.rubrics.judge_client import KEPT_CHARACTERS, CallFailed, ChatClient, Completion, read_key
 from rised.rubrics.judge_endpoint import FORM, Replicas
 from rised.rubrics.judge_prompt import Messages, load_prompt
 from rised.rubrics.judge_record import JudgeRecord
@@ -68,9 +68,10 @@ class LlmJudge:
     """
 
     def __init__(self, settings: LlmJudgeSettings, vocabulary: Vocabulary) -> None:
-        """RubricError for a missing endpoint or prompt. No server is asked yet."""
+        """RubricError for a missing endpoint, prompt or key. No server is asked yet."""
         if not settings.endpoint:
             raise RubricError(f"rubrics.judge.endpoint is missing: {FORM} (--set rubrics.judge.endpoint=...)")
+        read_key(settings.api_key_env)
         self.settings, self.vocabulary = settings, vocabulary
         self.prompt = load_prompt(settings.prompt)
         self.judge_id = judge_id(settings, vocabulary, self.prompt.version)

@@ -397,11 +397,11 @@ def test_the_key_is_sent_and_appears_nowhere_else(
 
 
 def test_a_key_that_is_named_and_not_set_is_refused(
-    make: Callable[..., LlmJudge], make_rollout: MakeRollout, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., LlmJudge], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("JUDGE_KEY", raising=False)
     with pytest.raises(RubricError, match="api_key_env names 'JUDGE_KEY'"):
-        make(api_key_env="JUDGE_KEY").tag([make_rollout("alfworld", TURNS)])
+        make(api_key_env="JUDGE_KEY")
 
 
 @pytest.mark.parametrize(
