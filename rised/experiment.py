@@ -21,7 +21,7 @@ from rised.models.settings import ModelSettings
 from rised.outputs import AnalysisSettings
 from rised.rollouts.settings import RolloutSettings
 from rised.rubrics.blocks import BlockStyle
-from rised.rubrics.settings import RubricSettings
+from rised.rubrics.settings import JudgeServerSettings, RubricSettings
 
 
 class ValidationSettings(Settings):
@@ -57,6 +57,9 @@ class RunSettings(Settings):
     )
     panels: PanelSettings = strict(PanelSettings(), description="Task panels.")
     rubrics: RubricSettings = strict(RubricSettings(), description="Vocabulary and judge.")
+    judge_server: JudgeServerSettings | None = operational(
+        None, description="How `stages.serve_judge` serves the judge."
+    )
     block_style: BlockStyle = strict("full", description="How hint and avoid blocks are written.")
     model: ModelSettings = strict(description="The policy to start from.")
     rollout: RolloutSettings = strict(description="Sampling, limits of episodes, worker processes.")

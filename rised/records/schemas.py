@@ -15,12 +15,24 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from rised.records.errors import RecordError
-from rised.records.types import Gradient, Metric, Rollout, Selection, StopReason, Tag, TagState, TagStatus, Timing, Turn
+from rised.records.types import (
+    Gradient,
+    JudgeReply,
+    Metric,
+    Rollout,
+    Selection,
+    StopReason,
+    Tag,
+    TagState,
+    TagStatus,
+    Timing,
+    Turn,
+)
 
 NAME_KEY = b"rised.schema"
 VERSION_KEY = b"rised.schema_version"
 
-Record = Rollout | Tag | Selection | Gradient | Metric | Timing | Mapping[str, Any]
+Record = Rollout | Tag | JudgeReply | Selection | Gradient | Metric | Timing | Mapping[str, Any]
 
 
 def _field(name: str, kind: pa.DataType, nullable: bool = False) -> pa.Field:
@@ -107,6 +119,22 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("status", _TEXT),
             _field("reason", _TEXT),
             _field("cached", _BOOL),
+        ],
+    ),
+    "judge_replies": _schema(
+        "judge_replies",
+        1,
+        [
+            _field("rollout_id", _TEXT),
+            _field("judge", _TEXT),
+            _field("status", _TEXT),
+            _field("reason", _TEXT),
+            _field("reply", _TEXT),
+            _field("finish_reason", _TEXT),
+            _field("prompt_hash", _TEXT),
+            _field("shortened", _BOOL),
+            _field("prompt_tokens", _INT, nullable=True),
+            _field("completion_tokens", _INT, nullable=True),
         ],
     ),
     "selections": _schema(
@@ -274,6 +302,15 @@ def _tag(row: dict[str, Any]) -> Tag:
     return Tag(**row)
 
 
+def _reply_row(reply: JudgeReply) -> dict[str, Any]:
+    row = {name: getattr(reply, name) for name in JudgeReply.__slots__}
+    return row | {"status": TagStatus(reply.status).value}
+
+
+def _reply(row: dict[str, Any]) -> JudgeReply:
+    return JudgeReply(**row | {"status": TagStatus(row["status"])})
+
+
 def _selection_row(selection: Selection) -> dict[str, Any]:
     if selection.selected != (selection.order is not None):
         raise RecordError(
@@ -330,6 +367,7 @@ class _Conversion(NamedTuple):
 _CONVERSIONS: dict[str, _Conversion] = {
     "rollouts": _Conversion(Rollout, _rollout_row, _rollout),
     "tags": _Conversion(Tag, _tag_row, _tag),
+    "judge_replies": _Conversion(JudgeReply, _reply_row, _reply),
     "selections": _Conversion(Selection, _selection_row, lambda row: Selection(**row)),
     "gradients": _Conversion(Gradient, _gradient_row, _gradient),
     "metrics": _Conversion(Metric, _measure_row, lambda row: Metric(**row)),
