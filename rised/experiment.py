@@ -88,6 +88,14 @@ class RunSettings(Settings):
         return [name for name in self.environments if chosen is None or name in chosen]
 
 
+class EstimateSettings(Settings):
+    """What a run is expected to take, for the plan's device-hours."""
+
+    step_s: dict[str, float] = operational({}, description="Seconds of an update, by method.")
+    validation_s: float = operational(0.0, ge=0, description="Seconds of an evaluation of the whole panel.")
+    source: str = operational("", description="Where the figures come from.")
+
+
 class RunConfig(RunSettings):
     """One run: one method, one seed."""
 
@@ -122,6 +130,10 @@ class ExperimentConfig(RunSettings):
     gradient: GradientSettings | None = strict(
         None, description="The gradient signal of finished runs (correlation experiments); null: it is not measured."
     )
+    resources: dict[str, dict[str, Any]] = operational(
+        {}, description="What jobs of a stage need, with the keys of the site file's `stages`, which these go before."
+    )
+    estimate: EstimateSettings = operational(EstimateSettings(), description="What a run is expected to take.")
     analysis: AnalysisSettings = operational(AnalysisSettings(), description="What the DAG makes of the runs.")
 
 
@@ -135,5 +147,14 @@ def run_directory(results: Path, experiment: str, method: str, seed: int) -> Pat
     return results / experiment / method / f"seed-{seed}"
 
 
-GRID_KEYS: Sequence[str] = ("methods", "seeds", "method_scale", "method_overrides", "gradient", "analysis")
+GRID_KEYS: Sequence[str] = (
+    "methods",
+    "seeds",
+    "method_scale",
+    "method_overrides",
+    "gradient",
+    "resources",
+    "estimate",
+    "analysis",
+)
 """Keys of an experiment file that no single run sees."""

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,9 +233,9 @@ class Service:
             pass
 
 
-def service_call(stage: str, name: str, command: str, inputs: tuple[str, ...] = ()) -> StageCall:
-    """The call of a server, from its shell words. It resumes: a server that is preempted serves again."""
-    return StageCall(name, stage, tuple(shlex.split(command)), inputs, (), resumes=True)
+def service_call(stage: str, folder: Path, command: Sequence[str], inputs: tuple[str, ...] = ()) -> StageCall:
+    """The call of a server. It resumes: one that is preempted serves again."""
+    return StageCall(f"{stage}-{folder.name}", stage, tuple(command), inputs, (), resumes=True)
 
 
 def holder_files(service: Path) -> list[Path]:

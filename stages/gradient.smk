@@ -1,6 +1,6 @@
 rule gradient:
     message:
-        "Gradient signal of {wildcards.method}, seed {wildcards.seed}"
+        "Gradient signal of {wildcards.method}, seed {wildcards.seed}" + PLAN.note("gradient")
     input:
         config=GRID.experiment_file,
         extended=GRID.extended_files,
@@ -13,6 +13,8 @@ rule gradient:
         f"{GRID.logs}/gradient-{{method}}-seed-{{seed}}.log",
     benchmark:
         f"{GRID.logs}/gradient-{{method}}-seed-{{seed}}.benchmark.tsv"
+    resources:
+        **PLAN.resources("gradient"),
     conda:
         "../environment.yml"
     shell:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rised.config import ConfigError, source
+from rised.config import ConfigError
 from rised.config.overlays import compose
 from rised.config.paths import check_results_path
-from rised.config.source import plain_value
+from rised.config.source import plain_value, written_in
 from rised.outputs import AnalysisSettings
 
 EXPERIMENTS = Path("configs/experiments")
@@ -51,18 +51,22 @@ class Grid:
         path = METHODS / f"{method}.yaml"
         return [str(path)] if path.is_file() else []
 
-    def launch(self, stage: str, name: str, resumes: bool = False) -> str:
+    def launch(self, stage: str, name: str, *, resumes: bool = False, method: str = "", parts: int = 1) -> str:
         """What stands before a stage's command in a rule's shell: the launcher of jobs, or nothing for a direct call.
 
-        ``name``: of the job; it may hold the rule's wildcards as ``{wildcards.x}``. ``resumes``: the stage goes on
-        where it was stopped, so that a time limit is no failure.
+        ``name``: of the job; it and ``method`` may hold the rule's wildcards as ``{wildcards.x}``. ``resumes``: the
+        stage goes on where it was stopped, so that a time limit is no failure. ``method``: of a run that may need the
+        judge's server. ``parts``: of a job array.
         """
         if self.executor == "direct":
             return ""
+        options = " --resumes" if resumes else ""
+        options += f" --judge-of {method}" if method else ""
+        options += f" --parts {parts}" if parts > 1 else ""
         return (
             f"python -m slurm.launch --executor {self.executor} --site {shlex.quote(self.site)} --stage {stage}"
             f" --name {self.name}-{name} --folder {shlex.quote(self.logs)}/jobs/{name}"
-            f"{' --resumes' if resumes else ''}"
+            f" --experiment {shlex.quote(self.experiment_file)}{options}"
             " --input {input:q} --output {output:q} -- "
         )
 
@@ -158,7 +162,7 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         tables=_modules(document, "tables"),
         figures=_modules(document, "figures"),
         gradient=document.get("gradient") is not None,
-        extended_files=tuple(sorted(_sources(tree) - {str(path)})),
+        extended_files=tuple(sorted({os.path.relpath(name) for name in written_in(tree)} - {str(path)})),
         executor=executor,
         site=str(options.get("site", "slurm/site.yaml")),
     )
@@ -176,12 +180,3 @@ def _modules(document: Mapping[str, Any], kind: str) -> tuple[str, ...]:
                 f"analysis.{kind}: there is no module {ANALYSIS / kind / name}.py; see {', '.join(known)}"
             )
     return names
-
-
-def _sources(tree: source.Tree) -> set[str]:
-    """The files in which the values of a composed document were written, relative to the working directory."""
-    if isinstance(tree, source.Mapping):
-        return {name for value in tree.items.values() for name in _sources(value)}
-    if isinstance(tree, source.Sequence):
-        return {name for value in tree.items for name in _sources(value)}
-    return {os.path.relpath(tree.origin.source)}

@@ -5,8 +5,9 @@ writes the endpoint file once all are ready, with `urls`, `model`, `job`, `host`
 replica that dies or hangs is taken out of the file, restarted, and put back. Runs until it is told to end: SIGTERM or
 SIGINT end it with code 0, SIGUSR2 with code 75, after which it may be started again elsewhere. The file goes first.
 
-    python -m stages.serve_judge --config configs/judges/qwen3_32b.yaml --endpoint results/judges/qwen3_32b.json
-    python -m stages.train ... --set rubrics.judge.endpoint=results/judges/qwen3_32b.json
+    python -m stages.serve_judge --config configs/judges/qwen3_32b.yaml \\
+        --endpoint results/services/qwen3_32b/endpoint.json
+    python -m stages.train ... --set rubrics.judge.endpoint=results/services/qwen3_32b/endpoint.json
 """
 
 from __future__ import annotations

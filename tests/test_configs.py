@@ -27,7 +27,16 @@ METHODS = sorted(CONFIGS.glob("methods/*.yaml"))
 ENVIRONMENTS = sorted(CONFIGS.glob("environments/*.yaml"))
 MODELS = sorted(CONFIGS.glob("models/*.yaml"))
 JUDGES = sorted(CONFIGS.glob("judges/*.yaml"))
-COVERED = {*EXPERIMENTS, *METHODS, *ENVIRONMENTS, *MODELS, *JUDGES, CONFIGS / "base.yaml", CONFIGS / "nano_policy.yaml"}
+COVERED = {
+    *EXPERIMENTS,
+    *METHODS,
+    *ENVIRONMENTS,
+    *MODELS,
+    *JUDGES,
+    CONFIGS / "base.yaml",
+    CONFIGS / "paper.yaml",
+    CONFIGS / "nano_policy.yaml",
+}
 
 RUNS = [
     pytest.param(path, method, seed, id=f"{path.stem}-{method}-{seed}")
@@ -107,7 +116,7 @@ def test_every_judge_file_lies_under_an_experiment_and_is_served_as_it_is(path: 
     judge, server = load_judge(path)
     assert (experiment.rubrics.judge, experiment.judge_server) == (judge, server)
     assert make_judge(judge, load_vocabulary(Path(experiment.rubrics.vocabulary))).judge_id.startswith("llm:")
-    assert judge.endpoint == f"results/judges/{path.stem}.json"
+    assert judge.endpoint == f"results/services/{path.stem}/endpoint.json"
     assert replica_command(judge, server, server.first_port)
     devices = slices(server, {})
     assert len(devices) == server.replicas and len(sum(devices, [])) == (8 if server.use_gpus else 0)
