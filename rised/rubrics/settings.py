@@ -102,7 +102,7 @@ class JudgeServerSettings(Settings):
     use_gpus: bool = operational(True, description="whether each replica gets a slice of the visible GPUs")
     bind: str = operational("0.0.0.0", min_length=1, description="address that the servers listen at")
     advertise: str | None = operational(None, description="host in the endpoint file; null: this host's own name")
-    first_port: int = operational(8000, gt=0, lt=65536, description="ports are the free ones from here on")
+    first_port: int = operational(8000, gt=0, lt=65536, description="ports are free ones of the 1024 from here on")
     health_path: str = operational(
         "/health", pattern=r"^/", description="route that answers 200 when a server is ready"
     )

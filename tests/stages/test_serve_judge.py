@@ -244,10 +244,13 @@ def test_each_replica_gets_its_slice_of_the_gpus_and_a_port_of_its_own(
 ) -> None:
     with ScriptedServer() as other:
         config = judge_file(tmp_path, replicas=2, tensor_parallel=2, use_gpus=True, first_port=other.port)
-        one = stage(config, CUDA_VISIBLE_DEVICES="4,5,6,7")
+        one = stage(config, CUDA_VISIBLE_DEVICES="4,5,6,7", SLURM_JOB_ID="64")
         urls = one.await_urls(2)
         assert [state(url)["cuda"] for url in urls] == ["4,5", "6,7"]
-        assert other.url not in urls and len(set(urls)) == 2
+        ports = [int(url.rsplit(":", 1)[1].removesuffix("/v1")) for url in urls]
+        assert other.port < ports[0] < ports[1]
+    jobs = [judge_replica.first_port(JudgeServerSettings(), {"SLURM_JOB_ID": job}) for job in ("64", "65", "65_1")]
+    assert jobs == [8000, 8016, 8000 + 16 * (651 % 64)]
 
 
 # ---- what is refused, and what would be run
