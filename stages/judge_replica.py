@@ -117,7 +117,7 @@ class Replica:
 def command(judge: LlmJudgeSettings, server: JudgeServerSettings, port: int) -> list[str]:
     """The server's command with its placeholders filled. RubricError names one that is not known."""
     values = {
-        "python": sys.executable,
+        "python": server.python or sys.executable,
         "model": judge.model,
         "weights": server.weights or judge.model,
         "revision": judge.revision,

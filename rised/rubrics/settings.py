@@ -95,6 +95,10 @@ class JudgeServerSettings(Settings):
         description="the server's command, word by word, with placeholders",
     )
     arguments: list[str] = operational([], description="further words of the command")
+    python: str | None = operational(
+        None,
+        description="interpreter that {python} stands for, where vLLM has an environment of its own; null: this one",
+    )
     environment: dict[str, str] = operational({}, description="environment variables of the server")
     weights: str | None = operational(None, description="local directory of the weights; null: the judge's `model`")
     replicas: int = operational(1, gt=0, description="servers side by side")

@@ -299,7 +299,10 @@ def test_a_dry_run_shows_settings_and_commands_and_starts_nothing(
 
 def test_local_weights_are_served_under_the_judges_name() -> None:
     judge = LlmJudgeSettings(type="llm", model="Qwen/Qwen3-8B", revision="abc")
-    words = judge_replica.command(judge, JudgeServerSettings(weights="somewhere/qwen", arguments=["{{x}}"]), 8001)
+    words = judge_replica.command(
+        judge, JudgeServerSettings(weights="somewhere/qwen", arguments=["{{x}}"], python="py"), 8001
+    )
     found = dict(zip(words, words[1:], strict=False))
     assert (found["--model"], found["--served-model-name"]) == ("somewhere/qwen", "Qwen/Qwen3-8B")
     assert (found["--revision"], found["--port"], words[-1]) == ("abc", "8001", "{x}")
+    assert words[0] == "py"
