@@ -179,6 +179,8 @@ class Replicas:
         self._replicas = [known.get(url) or Replica(url) for url in urls]
         for replica in self._replicas:
             replica.suspect, replica.resting_until = False, 0.0
+        if self._replicas:
+            self._down_since = None  # somebody found them ready just now
 
     def _outage(self) -> str:
         if self.path is None:
