@@ -21,6 +21,7 @@ from rised.rubrics.settings import JudgeServerSettings, LlmJudgeSettings
 TAIL_LINES = 30
 _TAIL_BYTES = 20_000
 _LAST_PORT = 65535
+_BLOCK, _BLOCKS = 16, 64
 _PR_SET_PDEATHSIG = 1
 _ANY = frozenset({"0.0.0.0", "::", ""})
 
@@ -50,7 +51,7 @@ class Replica:
 
     def start(self, taken: frozenset[int]) -> None:
         """Start the server on a free port that is not among ``taken``. OSError if there is no such program."""
-        self.port = free_port(self.server.bind, self.server.first_port, taken)
+        self.port = free_port(self.server.bind, first_port(self.server, os.environ), taken)
         self.healthy, self.failed_checks, self.started = False, 0, time.monotonic()
         environment = os.environ | self.server.environment
         if self.devices:
@@ -116,7 +117,7 @@ class Replica:
 def command(judge: LlmJudgeSettings, server: JudgeServerSettings, port: int) -> list[str]:
     """The server's command with its placeholders filled. RubricError names one that is not known."""
     values = {
-        "python": sys.executable,
+        "python": server.python or sys.executable,
         "model": judge.model,
         "weights": server.weights or judge.model,
         "revision": judge.revision,
@@ -152,6 +153,14 @@ def slices(server: JudgeServerSettings, environment: Mapping[str, str]) -> list[
             f"{len(devices)} ({visible!r}); ask for more GPUs, or lower judge_server.replicas or tensor_parallel"
         )
     return [devices[i * size : (i + 1) * size] for i in range(server.replicas)]
+
+
+def first_port(server: JudgeServerSettings, environment: Mapping[str, str]) -> int:
+    """Where this job looks for ports. Two that start on one host look at different places: a server takes its port
+    only half a minute after it was found free, and vLLM shares a port with another without a word.
+    """
+    digits = "".join(c for c in environment.get("SLURM_JOB_ID", "") if c.isdecimal())
+    return server.first_port + _BLOCK * ((int(digits) if digits else os.getpid()) % _BLOCKS)
 
 
 def free_port(host: str, first: int, taken: frozenset[int]) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -134,9 +135,15 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A free port, with free ones above it, where the kernel takes none for outgoing connections."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 30_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 
 def command(*options: str) -> list[str]:
@@ -216,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if args.doomed is not None and args.doomed.exists():
         sys.exit("CUDA out of memory: this server is doomed")
     _Handler.unready = args.unready
-    ThreadingHTTPServer.allow_reuse_address = True
+    ThreadingHTTPServer.request_queue_size = 128
     server = ThreadingHTTPServer((args.host, args.port), _Handler)
     server.daemon_threads = True
     print(f"listening at {args.port}", flush=True)

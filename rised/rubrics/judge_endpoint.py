@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rised.rubrics.base import RubricError
 
+log = logging.getLogger(__name__)
 POLL_S = 0.5
 """Between two looks at the endpoint file, and at replicas that rest."""
 FORM = "give `http://host:port/v1`, or the file that stages.serve_judge writes"
@@ -119,7 +121,7 @@ class Replicas:
             if gone:
                 raise ServerGone(self._outage())
             if self._down_since is None and not any(replica.in_flight for replica in self._replicas):
-                self._down_since = now
+                self._begin_outage(now)
                 continue
             await asyncio.sleep(self.poll_s)
 
@@ -139,12 +141,17 @@ class Replicas:
         now = time.monotonic()
         replica.suspect, replica.resting_until = True, now + self.rest_s
         if self._down_since is None and all(other.suspect for other in self._replicas):
-            self._down_since = now
+            self._begin_outage(now)
         self._looked = float("-inf")
 
     def gave_up(self, replica: Replica) -> None:
         """The request was abandoned (deadline, cancellation): it says nothing about the replica."""
         replica.in_flight -= 1
+
+    def _begin_outage(self, now: float) -> None:
+        self._down_since = now
+        where = self.path or ", ".join(self.urls)
+        log.warning("no judge server can be reached (%s); waiting for one up to %g s", where, self.wait_s)
 
     def _refresh(self) -> None:
         """Read the file if it changed, looking at most once in ``poll_s``."""
@@ -172,6 +179,8 @@ class Replicas:
         self._replicas = [known.get(url) or Replica(url) for url in urls]
         for replica in self._replicas:
             replica.suspect, replica.resting_until = False, 0.0
+        if self._replicas:
+            self._down_since = None  # somebody found them ready just now
 
     def _outage(self) -> str:
         if self.path is None:

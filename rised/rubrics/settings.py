@@ -99,6 +99,10 @@ class JudgeServerSettings(Settings):
         description="the server's command, word by word, with placeholders",
     )
     arguments: list[str] = operational([], description="further words of the command")
+    python: str | None = operational(
+        None,
+        description="interpreter that {python} stands for, where vLLM has an environment of its own; null: this one",
+    )
     environment: dict[str, str] = operational({}, description="environment variables of the server")
     weights: str | None = operational(None, description="local directory of the weights; null: the judge's `model`")
     replicas: int = operational(1, gt=0, description="servers side by side")
@@ -106,7 +110,7 @@ class JudgeServerSettings(Settings):
     use_gpus: bool = operational(True, description="whether each replica gets a slice of the visible GPUs")
     bind: str = operational("0.0.0.0", min_length=1, description="address that the servers listen at")
     advertise: str | None = operational(None, description="host in the endpoint file; null: this host's own name")
-    first_port: int = operational(8000, gt=0, lt=65536, description="ports are the free ones from here on")
+    first_port: int = operational(8000, gt=0, lt=65536, description="ports are free ones of the 1024 from here on")
     health_path: str = operational(
         "/health", pattern=r"^/", description="route that answers 200 when a server is ready"
     )

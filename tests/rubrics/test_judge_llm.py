@@ -300,7 +300,7 @@ def test_a_batch_that_the_server_left_unanswered_stops_the_stage(
 
 
 def test_a_server_that_is_never_there_is_an_error_after_one_wait_for_all(
-    make: Callable[..., LlmJudge], make_rollout: MakeRollout
+    make: Callable[..., LlmJudge], make_rollout: MakeRollout, caplog: pytest.LogCaptureFixture
 ) -> None:
     judge = make(f"http://127.0.0.1:{free_port()}/v1")
     started = time.monotonic()
@@ -308,6 +308,7 @@ def test_a_server_that_is_never_there_is_an_error_after_one_wait_for_all(
     assert statuses(tags) == {TagStatus.SERVER_ERROR} and "could not be reached for 0.3 s" in tags[0].reason
     assert time.monotonic() - started < 3
     assert judge.record.counters.calls == 0
+    assert caplog.text.count("no judge server can be reached") == 1, "who watches the log knows what is waited for"
 
 
 def test_a_missing_endpoint_file_is_waited_for(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from scripted_judge_server import ScriptedServer
 
+from rised.records.compaction import compact
 from rised.records.shards import RunReader
 from rised.rubrics.base import RubricError
 from stages.setup import load_run, read_tasks
@@ -48,4 +49,9 @@ def test_a_run_with_a_judge_model_stores_replies_and_costs_and_goes_on_after_an_
     metrics = {row["name"]: row["value"] for row in reader.metrics().to_pylist() if row["step"] == 1}
     assert metrics["judge/calls"] == 12 and metrics["judge/rollouts/parse_error"] == 1
     assert 0 < metrics["tags/errors"] < metrics["tags/count"]
+    published, full = (
+        {entry.kind for entry in compact(tmp_path, tmp_path / name, full_rollouts=name == "full")}
+        for name in ("published", "full")
+    )
+    assert full - published == {"judge_replies"}, "raw texts are published only with the rollouts' own"
     assert "judge/tag" in reader.scan("timings", steps=[2])["name"].to_pylist()

@@ -244,10 +244,13 @@ def test_each_replica_gets_its_slice_of_the_gpus_and_a_port_of_its_own(
 ) -> None:
     with ScriptedServer() as other:
         config = judge_file(tmp_path, replicas=2, tensor_parallel=2, use_gpus=True, first_port=other.port)
-        one = stage(config, CUDA_VISIBLE_DEVICES="4,5,6,7")
+        one = stage(config, CUDA_VISIBLE_DEVICES="4,5,6,7", SLURM_JOB_ID="64")
         urls = one.await_urls(2)
         assert [state(url)["cuda"] for url in urls] == ["4,5", "6,7"]
-        assert other.url not in urls and len(set(urls)) == 2
+        ports = [int(url.rsplit(":", 1)[1].removesuffix("/v1")) for url in urls]
+        assert other.port < ports[0] < ports[1]
+    jobs = [judge_replica.first_port(JudgeServerSettings(), {"SLURM_JOB_ID": job}) for job in ("64", "65", "65_1")]
+    assert jobs == [8000, 8016, 8000 + 16 * (651 % 64)]
 
 
 # ---- what is refused, and what would be run
@@ -296,7 +299,10 @@ def test_a_dry_run_shows_settings_and_commands_and_starts_nothing(
 
 def test_local_weights_are_served_under_the_judges_name() -> None:
     judge = LlmJudgeSettings(type="llm", model="Qwen/Qwen3-8B", revision="abc")
-    words = judge_replica.command(judge, JudgeServerSettings(weights="somewhere/qwen", arguments=["{{x}}"]), 8001)
+    words = judge_replica.command(
+        judge, JudgeServerSettings(weights="somewhere/qwen", arguments=["{{x}}"], python="py"), 8001
+    )
     found = dict(zip(words, words[1:], strict=False))
     assert (found["--model"], found["--served-model-name"]) == ("somewhere/qwen", "Qwen/Qwen3-8B")
     assert (found["--revision"], found["--port"], words[-1]) == ("abc", "8001", "{x}")
+    assert words[0] == "py"
