@@ -200,6 +200,12 @@ class RunReader:
         found = [shard for step in chosen for shard in self.manifest(step).shards_of(kind)]
         return [shard for shard in found if judge is None or shard.judge == judge]
 
+    def columns(self, kind: str) -> list[str]:
+        """Columns that the run keeps of a kind: a compacted run may lack texts and tokens; none where it has no such
+        records."""
+        shards = self.shards(kind)
+        return list(schema_of(check_file(self.path / shards[0].path, None)).names) if shards else []
+
     def scan(
         self,
         kind: str,
