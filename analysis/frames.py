@@ -185,7 +185,8 @@ def judges(run: Run, kind: str = "tags") -> list[str]:
     """Ids of the judges that tagged a run."""
     found = {shard.judge for shard in run.reader.shards(kind) if shard.judge}
     if not found:
-        column = run.reader.scan(kind, ["judge"])["judge"]
+        counted = "tag_counts" if kind == "tags" and run.reader.shards("tag_counts") else kind
+        column = run.reader.scan(counted, ["judge"])["judge"]
         found = set(pc.unique(column).to_pylist())
     return sorted(found)
 
