@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -156,16 +155,20 @@ def main() -> int:
     root = Path(sys.argv[1]).absolute()
     os.environ["APPWORLD_ROOT"] = str(root)
     from appworld.apps.api_lib import set_local_date_and_time
+    from appworld.collections.models import ModelCollection  # noqa: F401  loaded once for both processes
     from appworld.common.constants import DEFAULT_SYSTEM_DATETIME
 
     frozen = set_local_date_and_time(DEFAULT_SYSTEM_DATETIME)
-    if len(sys.argv) > 2:
-        write_tasks(root)
-        frozen.stop()
-        return 0
-    write_base(root)
+    child = os.fork()
+    if child == 0:
+        write_base(root)
+        sys.stdout.flush()
+        os._exit(0)
+    if os.waitpid(child, 0)[1] != 0:
+        return 1
+    write_tasks(root)
     frozen.stop()
-    return subprocess.call([sys.executable, __file__, str(root), "tasks"])
+    return 0
 
 
 if __name__ == "__main__":

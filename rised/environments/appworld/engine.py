@@ -76,17 +76,25 @@ class Engine:
         # One hash seed for all: iterating over a set of strings must not differ between processes.
         variables |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "TZ": "UTC"}
         self.folder = Path(tempfile.mkdtemp(prefix="appworld-"))
-        """For the data roots of the forked processes; whoever ends last removes it, the process itself if we are killed."""
-        with theirs:
+        """For the data roots of the forked processes. We remove it, or that process does if we are killed."""
+        try:
             self._process = subprocess.Popen(
                 [str(python), "-s", "-P", str(script), str(self.folder)],
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=self._printed,
                 stderr=self._printed,
                 cwd=self.folder,
                 env=variables | {"HOME": str(self.folder), "APPWORLD_ROOT": str(self.folder)},
                 start_new_session=True,
             )
+        except OSError as error:
+            ours.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise EnvironmentFault(
+                f"AppWorld's engine does not start in {python}: {error}; run `make appworld`"
+            ) from None
+        finally:
+            theirs.close()
         self._control = Channel(ours)
         try:
             self.version = str(self._take(self._control.receive(start_timeout_s))["version"])

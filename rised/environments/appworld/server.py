@@ -84,7 +84,7 @@ class Episode:
         from appworld import load_task_ids
 
         wanted = request["difficulties"]
-        difficulty = {}
+        difficulty: dict[str, int] = {}
         for level in (1, 2, 3):
             difficulty |= dict.fromkeys(load_task_ids(request["dataset"], difficulty=level), level)
         ids = load_task_ids(request["dataset"])

@@ -83,7 +83,7 @@ class Host:
         return self._engine
 
     def admit(self, world: World) -> None:
-        """Make room for one more open world: the one that is cheapest to replay gives way, the latest used of equals."""
+        """Make room for one more: the world that is cheapest to replay gives way, of equals the one used last."""
         while len(self._open) >= self.settings.processes:
             victim = min(reversed(self._open), key=lambda other: len(other.history))
             victim.suspend()
@@ -171,7 +171,9 @@ class World:
             for code, expected in zip(self.history, self._outputs, strict=True):
                 if _fingerprint(self._execute(self._process, code)) != expected:
                     self.close()
-                    raise EnvironmentFault(f"AppWorld task {self._task_id}: a replay of the same code gave another output")
+                    raise EnvironmentFault(
+                        f"AppWorld task {self._task_id}: a replay of the same code gave another output"
+                    )
         self._host.touch(self)
         return self._process
 
