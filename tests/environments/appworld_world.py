@@ -112,7 +112,7 @@ def write_tasks(root: Path) -> None:
     from appworld.common.constants import CANARY_STRING, DB_VERSION
 
     apps = list(get_all_apps())
-    for task_id, dataset, difficulty, instruction in TASKS:
+    for minute, (task_id, dataset, difficulty, instruction) in enumerate(TASKS):
         folder = root / "data" / "tasks" / task_id
         models = ModelCollection.load(
             to_db_home_path=f":memory:task_input-{task_id}",
@@ -130,7 +130,7 @@ def write_tasks(root: Path) -> None:
         specification = {
             "instruction": instruction,
             "supervisor": PERSON,
-            "datetime": "2023-05-18T12:00:00",
+            "datetime": f"2023-05-18T12:{minute:02d}:00",  # no two tasks are equal
             "db_version": DB_VERSION,
             "canary_string": CANARY_STRING,
         }

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 MAX_CODE_CHARS = 100_000
 _THINKING = re.compile(r"<(think|thinking)>.*?</\1>", re.DOTALL)
-_OPENING = re.compile(r"```(?:[ \t]*([\w+#.-]*)[ \t]*\n|(python3?|py)[ \t]+)?", re.IGNORECASE)
-_CLOSING = re.compile(r"```[ \t]*$", re.MULTILINE)
+_OPENING = re.compile(r"```(?:[ \t]*([\w+#.-]*)[ \t]*(?:\n|\Z)|(python3?|py)[ \t]+)?", re.IGNORECASE)
+_CLOSING = re.compile(r"(?:^[ \t]*)?```[ \t]*$", re.MULTILINE)
 _PYTHON = frozenset({"python", "py", "python3"})
 _INVENTED = re.compile(r"^\W*(?:execution (?:successful|failed)|output|observation|result)\b", re.IGNORECASE | re.M)
 

@@ -69,6 +69,7 @@ class Host:
         self.installation = Installation.find(settings)
         self._engine: Engine | None = None
         self._open: list[World] = []
+        self.users = 0
         self.evictions = 0
         """How often a world was closed to make room."""
 
@@ -231,25 +232,23 @@ def _fingerprint(answer: dict[str, Any]) -> str:
     return hashlib.sha256(seen.encode("ascii")).hexdigest()
 
 
-_hosts: dict[str, tuple[Host, int]] = {}
-"""Settings as JSON -> their host and how many environments use it: all of a process share one engine."""
+_hosts: dict[str, Host] = {}
+"""Settings as JSON -> their host: all environments of a process share one engine."""
 
 
 def acquire_host(settings: AppworldSettings) -> Host:
     """The host of these settings; give it back with :func:`release_host`."""
     key = settings.model_dump_json()
-    host, users = _hosts.get(key) or (Host(settings), 0)
-    _hosts[key] = host, users + 1
-    return host
+    if key not in _hosts:
+        _hosts[key] = Host(settings)
+    _hosts[key].users += 1
+    return _hosts[key]
 
 
 def release_host(host: Host) -> None:
     """The last one to give a host back ends its engine."""
-    key = host.settings.model_dump_json()
-    if key in _hosts:
-        _, users = _hosts[key]
-        if users > 1:
-            _hosts[key] = host, users - 1
-        else:
+    host.users -= 1
+    if host.users == 0:
+        for key in [key for key, other in _hosts.items() if other is host]:
             del _hosts[key]
-            host.close()
+        host.close()
