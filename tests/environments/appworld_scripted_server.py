@@ -62,12 +62,18 @@ def behave(word: str, end: socket.socket, counter: str) -> None:
         os._exit(9)
 
 
+def word_of_obstacle(folder: str) -> bool:
+    return os.path.exists(os.path.join(folder, "data", "no-namespaces"))
+
+
 def episode(end: socket.socket, folder: str, counter: str) -> None:
     os.setsid()
     requests = end.makefile("rb")
     for text in requests:
         request = json.loads(text)
-        if request["op"] == "execute":
+        if word_of_obstacle(folder):
+            end.sendall(line({"error": "PermissionError: unshare", "obstacle": True}))
+        elif request["op"] == "execute":
             behave(request["code"], end, counter)
         elif request["op"] == "open":
             person = {"first_name": "A", "last_name": "B", "email": "a@b.example", "phone_number": "1"}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -53,7 +55,16 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> AppworldSettings:
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return AppworldSettings(python=str(python), root=str(folder / "root"), execute_timeout_s=60)
+    made = AppworldSettings(python=str(python), root=str(folder / "root"), execute_timeout_s=60)
+    return made if namespaces_are_allowed() else made.model_copy(update={"isolate": False})
+
+
+def namespaces_are_allowed() -> bool:
+    """Whether this system lets a process leave the network and hide a folder."""
+    unshare = shutil.which("unshare")
+    own_users = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
+    command = [str(unshare), *own_users, "--mount", "--net", "mount", "-t", "tmpfs", "none", tempfile.gettempdir()]
+    return unshare is not None and subprocess.run(command, capture_output=True).returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -302,6 +313,19 @@ def test_the_code_sees_no_variable_of_ours_and_no_ground_truth_where_it_usually_
     assert "KEY" not in result.observation and "TOKEN" not in result.observation
     assert "note01_1/specs.json" in result.observation
     assert "ground_truth" not in result.observation and "note01_2" not in result.observation
+
+
+def test_the_code_reaches_neither_solutions_nor_the_network(
+    environment: AppworldEnvironment, settings: AppworldSettings, tasks: dict[str, Task]
+) -> None:
+    if not settings.isolate:
+        pytest.skip("this system allows no namespaces, so code is not isolated here")
+    hunt = f"import pathlib\nroot = pathlib.Path('{settings.root}') / 'data'\n"
+    hunt += "print([p.name for p in root.glob('*')], list((root / 'tasks').rglob('*')))"
+    call_out = "socket = builtins.__import__('socket')\nsocket.create_connection(('127.0.0.1', 9), 2)"
+    found, called = play(environment, tasks[CHANGE_TASK], hunt, call_out)
+    assert "'base_dbs'" in found.observation and found.observation.endswith("[]")
+    assert (called.info["error_type"], "unreachable" in called.observation) == ("OSError", True)
 
 
 def test_a_verdict_is_out_of_reach_of_the_code_it_judges(

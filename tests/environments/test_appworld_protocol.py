@@ -282,6 +282,12 @@ def test_data_that_changed_since_they_were_prepared_are_noticed(
     made.close()
 
 
+def test_a_system_that_allows_no_isolation_is_told_from_other_faults(host: Host, root: Path) -> None:
+    (root / "data" / "no-namespaces").touch()
+    with pytest.raises(EnvironmentFault, match="cannot be isolated here .*settings.isolate: false"):
+        World(host, "one")
+
+
 def test_secrets_of_our_process_do_not_reach_the_engine(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "secret")
     host.close()

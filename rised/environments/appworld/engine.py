@@ -114,12 +114,16 @@ class Engine:
     def pid(self) -> int:
         return self._process.pid
 
-    def fork(self, folder: Path, memory_mb: int) -> EngineProcess:
-        """A process for one episode or one verdict, whose data root and home are in ``folder``."""
+    def fork(self, folder: Path, memory_mb: int, hidden: Path | None = None) -> EngineProcess:
+        """A process for one episode or one verdict, whose data root and home are in ``folder``.
+
+        With ``hidden`` it has no network and sees an empty folder there.
+        """
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                request = {"op": "fork", "folder": str(folder), "memory_mb": memory_mb}
+                request: dict[str, Any] = {"op": "fork", "folder": str(folder), "memory_mb": memory_mb}
+                request["hidden"] = None if hidden is None else str(hidden)
                 self._control.send(request, [theirs.fileno()])
             pid = int(self._take(self._control.receive(self._timeout_s))["pid"])
         except ChannelFault as fault:
@@ -182,6 +186,11 @@ class EngineProcess:
             answer = self._channel.receive(timeout_s)
         except ChannelFault as fault:
             raise type(fault)(f"AppWorld process {self.pid} {fault} ({self.close()})") from None
+        if answer.get("obstacle"):
+            raise EnvironmentFault(
+                f"AppWorld: model-written code cannot be isolated here ({answer['error']}); allow unprivileged user "
+                "namespaces, or set environments.appworld.settings.isolate: false and run inside a container"
+            )
         if "error" in answer:
             raise EnvironmentFault(f"AppWorld: {answer['error']}\n{answer.get('traceback', '')}")
         return answer["ok"]

@@ -12,6 +12,7 @@ Requests on the control socket: ``fork`` (with a descriptor), ``kill``. Requests
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -34,6 +35,9 @@ _SYNTAX_ERROR = "Execution failed. Traceback:\nSyntax error in line:"
 _FAILED = "Execution failed. Traceback:\n"
 _INFRASTRUCTURE = ("admin",)
 
+_NEW_MOUNTS, _NEW_USERS, _NEW_NETWORK = 0x20000, 0x10000000, 0x40000000
+_READ_ONLY, _RECURSIVE, _PRIVATE = 0x1, 0x4000, 0x40000
+"""Constants of Linux's sched.h and mount.h."""
 _write, _read, _dumps, _loads = os.write, os.read, json.dumps, json.loads
 """Kept aside: the engine replaces functions of ``os`` and ``json`` while the code of a policy runs."""
 
@@ -304,14 +308,42 @@ def confine(folder: str, memory_mb: int) -> None:
     os.chdir(home)
 
 
-def serve_episode(descriptor: int, folder: str, memory_mb: int) -> None:
-    """Answer requests until the other side is gone."""
+def isolate(hidden: str) -> None:
+    """Leave the network, and see an empty folder at ``hidden``. OSError where the system does not allow it.
+
+    Root may do this at once; others need a user namespace of their own, in which they keep their ids.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    user, group = os.getuid(), os.getgid()
+    if library.unshare(_NEW_MOUNTS | _NEW_NETWORK) != 0:
+        _check(library.unshare(_NEW_USERS | _NEW_MOUNTS | _NEW_NETWORK), "unshare")
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+    _check(library.mount(None, b"/", None, _RECURSIVE | _PRIVATE, None), "mount /")
+    _check(library.mount(b"none", os.fsencode(hidden), b"tmpfs", _READ_ONLY, b"size=4k"), f"mount {hidden}")
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def serve_episode(descriptor: int, folder: str, memory_mb: int, hidden: str | None) -> None:
+    """Answer requests until the other side is gone. What keeps the process from being confined answers them all."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
-    confine(folder, memory_mb)
     lines, episode = Lines(descriptor), Episode()
+    obstacle: dict[str, Any] | None = None
+    try:
+        if hidden is not None:
+            isolate(hidden)
+        confine(folder, memory_mb)
+    except OSError as error:
+        obstacle = failure(error) | {"obstacle": True}
     operations = {
         "tasks": episode.tasks,
         "open": episode.open,
@@ -319,6 +351,9 @@ def serve_episode(descriptor: int, folder: str, memory_mb: int) -> None:
         "evaluate": episode.evaluate,
     }
     while (request := lines.read()) is not None:
+        if obstacle is not None:
+            lines.write(obstacle)
+            continue
         try:
             answer = {"ok": operations[request["op"]](request)}
         except Exception as error:
@@ -366,7 +401,7 @@ def become_episode(descriptor: int, request: dict[str, Any]) -> None:
     """The forked side; never returns."""
     code = 1
     try:
-        serve_episode(descriptor, request["folder"], request["memory_mb"])
+        serve_episode(descriptor, request["folder"], request["memory_mb"], request["hidden"])
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -28,10 +28,10 @@ class TimeLimitExceeded(Exception):
 
 
 class Workspace:
-    """A data root of one world: the engine's data by links, the outputs of the episode, a home.
+    """A data root of one world: the engine's data by links, the task by copies, the episode's outputs, a home.
 
-    The task's ground truth is not linked before a verdict is due. A link tells where the data really are, so this
-    keeps honest code from stumbling over the solution and does not stop code that looks for it.
+    The task's ground truth is not there before a verdict is due. The links tell where the data really are: it is the
+    isolation of the process that keeps code which looks for solutions from finding them there.
     """
 
     def __init__(self, parent: Path, root: Path, task_id: str | None) -> None:
@@ -44,13 +44,11 @@ class Workspace:
             data.symlink_to(root / "data")
             return
         task = data / "tasks" / task_id
-        task.mkdir(parents=True)
+        task.parent.mkdir(parents=True)
         for entry in (root / "data").iterdir():
             if entry.name != "tasks":
                 (data / entry.name).symlink_to(entry)
-        for entry in (root / "data" / "tasks" / task_id).iterdir():
-            if entry.name != "ground_truth":
-                (task / entry.name).symlink_to(entry)
+        shutil.copytree(root / "data" / "tasks" / task_id, task, ignore=shutil.ignore_patterns("ground_truth"))
 
     def reveal_ground_truth(self) -> None:
         assert self._task_id is not None
@@ -184,7 +182,8 @@ class World:
         try:
             engine = host.engine
             self._workspace = Workspace(engine.folder, host.installation.root, self._task_id)
-            self._process = engine.fork(self._workspace.folder, settings.memory_mb)
+            hidden = host.installation.root / "data" / "tasks" if settings.isolate else None
+            self._process = engine.fork(self._workspace.folder, settings.memory_mb, hidden)
             self._episode = f"episode-{uuid.uuid4().hex}"
             request = {
                 "op": "open",
