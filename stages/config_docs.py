@@ -99,9 +99,9 @@ def type_words(annotation: Any) -> str:
             words.append(" or ".join(_code(choice.value) for choice in member))
         elif origin in (dict, Mapping):
             words.append(f"mapping of {type_words(arguments[0])} to {type_words(arguments[1])}")
-        elif origin is tuple:
+        elif origin is tuple and arguments[-1] is not Ellipsis:
             words.append(f"list of {len(arguments)} values, {type_words(arguments[0])}")
-        elif origin in (list, Sequence):
+        elif origin in (list, tuple, Sequence):
             words.append(f"list of {type_words(arguments[0])}")
         elif is_model(member):
             words.append("mapping, see below")

@@ -1,7 +1,7 @@
 """Our side of AppWorld's engine: the process that has it loaded, and the processes forked from that.
 
 Which world runs where, and what to do when one is lost, is the environment's business. How the two sides talk is in
-``channel``; the other side is ``server``, a script that our interpreter never imports.
+``channel``; the other side is ``server``, a program that our interpreter never imports.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rised.environments.appworld.settings import AppworldSettings
 from rised.environments.base import EnvironmentFault
 
 ENGINE_VERSION = "0.1.3.post1"
-SERVER = Path(__file__).with_name("server.py")
+SERVER = Path(__file__).with_name("server")
 DEFAULT_PYTHON = Path(__file__).resolve().parents[3] / ".venv-appworld" / "bin" / "python"
 """Where ``make appworld`` puts the interpreter."""
 _PRINTED_TAIL_BYTES = 2000
@@ -79,7 +79,7 @@ class Engine:
         """For the data roots of the forked processes. We remove it, or that process does if we are killed."""
         try:
             self._process = subprocess.Popen(
-                [str(python), "-s", "-P", str(script), str(self.folder)],
+                [str(python), "-s", str(script), str(self.folder)],
                 stdin=theirs.fileno(),
                 stdout=self._printed,
                 stderr=self._printed,

@@ -1,32 +1,15 @@
-"""The engine's side of AppWorld: a script for the interpreter that has the ``appworld`` package.
+"""An episode's process, the engine's side: one world, the log of what its code does, or one verdict.
 
-It imports nothing but that package and the standard library, since the engine's dependencies and ours exclude each
-other. One process loads the engine once and is then forked, once for every episode and once for every verdict: two
-worlds never share a process, a world begins in milliseconds, and the code of a policy never runs where a verdict is
-reached. Descriptor 0 is the control socket of the first process; a forked one is handed a socket of its own. All
-messages are lines of JSON; what anything prints goes elsewhere.
-
-Requests on the control socket: ``fork`` (with a descriptor), ``kill``. Requests on an episode's socket: ``tasks``,
-``open``, ``execute``, ``evaluate``. Every request gets one answer, ``{"ok": …}`` or ``{"error": …, "traceback": …}``.
+Imports the ``appworld`` package and the standard library; it is found beside ``__main__`` when that is run.
 """
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import json
-import os
 import random
 import re
-import resource
-import shutil
 import signal
-import socket
-import sys
-import traceback
 from typing import Any
 
-MAX_REQUEST_BYTES = 4_000_000
 MAX_LOGGED_CALLS = 64
 MAX_LOGGED_TEXT = 300
 MAX_SEEN_IDS = 100_000
@@ -34,41 +17,6 @@ _STATUS = re.compile(r"Response status code is (\d+)")
 _SYNTAX_ERROR = "Execution failed. Traceback:\nSyntax error in line:"
 _FAILED = "Execution failed. Traceback:\n"
 _INFRASTRUCTURE = ("admin",)
-
-_NEW_MOUNTS, _NEW_USERS, _NEW_NETWORK = 0x20000, 0x10000000, 0x40000000
-_READ_ONLY, _RECURSIVE, _PRIVATE = 0x1, 0x4000, 0x40000
-"""Constants of Linux's sched.h and mount.h."""
-_write, _read, _dumps, _loads = os.write, os.read, json.dumps, json.loads
-"""Kept aside: the engine replaces functions of ``os`` and ``json`` while the code of a policy runs."""
-
-
-class Lines:
-    """JSON lines over a connected socket's descriptor. ASCII, so that any text (lone surrogates too) survives."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._pending = b""
-
-    def read(self) -> dict[str, Any] | None:
-        """The next request; None when the other side is gone."""
-        while b"\n" not in self._pending:
-            chunk = _read(self._descriptor, 1 << 16)
-            if not chunk or len(self._pending) > MAX_REQUEST_BYTES:
-                return None
-            self._pending += chunk
-        line, self._pending = self._pending.split(b"\n", 1)
-        request: dict[str, Any] = _loads(line)
-        return request
-
-    def write(self, message: dict[str, Any]) -> None:
-        data = memoryview(_dumps(message).encode("ascii") + b"\n")
-        while data:
-            data = data[_write(self._descriptor, data) :]
-
-
-def failure(error: BaseException) -> dict[str, Any]:
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=-8))
-    return {"error": f"{type(error).__name__}: {error}", "traceback": text[-4000:]}
 
 
 class Episode:
@@ -276,182 +224,3 @@ def _whole(value: Any) -> int | None:
         return int(value)
     except (TypeError, ValueError):
         return None
-
-
-def confine(folder: str, memory_mb: int) -> None:
-    """A session, a folder, variables and limits of its own. What this does not confine is in docs/environments.md."""
-    os.setsid()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 28, 1 << 28))
-    with open("/proc/self/statm") as statm:
-        inherited = int(statm.read().split()[0]) * resource.getpagesize()
-    limit = inherited + memory_mb * (1 << 20)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    try:
-        # Where memory runs out, an episode should end before the training does.
-        with open("/proc/self/oom_score_adj", "w") as score:
-            score.write("1000")
-    except OSError:
-        pass
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ") if name in os.environ}
-    os.environ.clear()
-    home = os.path.join(folder, "home")
-    os.environ.update(
-        kept,
-        HOME=home,
-        TMPDIR=home,
-        IPYTHONDIR=home,
-        APPWORLD_ROOT=folder,
-        APPWORLD_CACHE=home,
-        OMP_NUM_THREADS="1",
-    )
-    os.chdir(home)
-
-
-def isolate(hidden: str) -> None:
-    """Leave the network, and see an empty folder at ``hidden``. OSError where the system does not allow it.
-
-    Root may do this at once; others need a user namespace of their own, in which they keep their ids.
-    """
-    library = ctypes.CDLL(None, use_errno=True)
-    user, group = os.getuid(), os.getgid()
-    if library.unshare(_NEW_MOUNTS | _NEW_NETWORK) != 0:
-        _check(library.unshare(_NEW_USERS | _NEW_MOUNTS | _NEW_NETWORK), "unshare")
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
-    _check(library.mount(None, b"/", None, _RECURSIVE | _PRIVATE, None), "mount /")
-    _check(library.mount(b"none", os.fsencode(hidden), b"tmpfs", _READ_ONLY, b"size=4k"), f"mount {hidden}")
-
-
-def _check(result: int, what: str) -> None:
-    if result != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{what}: {os.strerror(code)}")
-
-
-def serve_episode(descriptor: int, folder: str, memory_mb: int, hidden: str | None) -> None:
-    """Answer requests until the other side is gone. What keeps the process from being confined answers them all."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(null, standard)
-    lines, episode = Lines(descriptor), Episode()
-    obstacle: dict[str, Any] | None = None
-    try:
-        if hidden is not None:
-            isolate(hidden)
-        confine(folder, memory_mb)
-    except OSError as error:
-        obstacle = failure(error) | {"obstacle": True}
-    operations = {
-        "tasks": episode.tasks,
-        "open": episode.open,
-        "execute": episode.execute,
-        "evaluate": episode.evaluate,
-    }
-    while (request := lines.read()) is not None:
-        if obstacle is not None:
-            lines.write(obstacle)
-            continue
-        try:
-            answer = {"ok": operations[request["op"]](request)}
-        except Exception as error:
-            answer = failure(error)
-        lines.write(answer)
-
-
-def load_engine() -> str:
-    """Import everything that a world needs, so that forks share it. Returns the version."""
-    import importlib
-
-    import appworld
-    import appworld.evaluator
-    from appworld.apps import build_main_app, get_all_apps
-
-    names = tuple(sorted(get_all_apps()))
-    for name in names:
-        importlib.import_module(f"appworld.apps.{name}.apis")
-    build_main_app(names)
-    gc.collect()
-    gc.freeze()
-    return str(appworld.__version__)
-
-
-def kill(pid: int, children: set[int]) -> str:
-    """End a child and its descendants; says how it ended."""
-    if pid not in children:
-        return "unknown"
-    children.discard(pid)
-    ended, status = os.waitpid(pid, os.WNOHANG)
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
-    if ended:
-        code = os.waitstatus_to_exitcode(status)
-        return f"signal {-code}" if code < 0 else f"exit status {code}"
-    # Before it has a session of its own, the child is not yet the leader of a group.
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return "killed"
-
-
-def become_episode(descriptor: int, request: dict[str, Any]) -> None:
-    """The forked side; never returns."""
-    code = 1
-    try:
-        serve_episode(descriptor, request["folder"], request["memory_mb"], request["hidden"])
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
-
-
-def main() -> int:
-    """Load, announce, then serve the control socket until the other side is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    control = socket.socket(fileno=os.dup(0))
-    os.set_inheritable(control.fileno(), False)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(2, 1)
-    lines, folder = Lines(control.fileno()), sys.argv[1]
-    try:
-        serve_control(control, lines)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return 0
-
-
-def serve_control(control: socket.socket, lines: Lines) -> None:
-    lines.write({"ok": {"version": load_engine(), "python": sys.version.split()[0]}})
-    children: set[int] = set()
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(control, MAX_REQUEST_BYTES, 1)
-        if not data:
-            break
-        request = _loads(data)
-        try:
-            if request["op"] == "fork":
-                pid = os.fork()
-                if pid == 0:
-                    control.close()
-                    become_episode(descriptors[0], request)
-                children.add(pid)
-                answer: dict[str, Any] = {"ok": {"pid": pid}}
-            else:
-                answer = {"ok": {"ended": kill(request["pid"], children)}}
-        except Exception as error:
-            answer = failure(error)
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        lines.write(answer)
-    for pid in list(children):
-        kill(pid, children)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
