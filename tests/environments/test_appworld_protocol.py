@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from rised.environments.appworld.settings import AppworldSettings
 from rised.environments.appworld.tasks import task_hash
 from rised.environments.appworld.world import Host, TimeLimitExceeded, World
 from rised.environments.base import EnvironmentFault, Task
+from rised.environments.worker import Worker
 
 SCRIPTED = Path(__file__).with_name("appworld_scripted_server.py")
 
@@ -177,6 +179,30 @@ def test_a_world_that_cannot_be_replayed_faithfully_is_a_fault(host: Host) -> No
     world.suspend()
     with pytest.raises(EnvironmentFault, match="replay of the same code gave another output"):
         world.execute("hello")
+
+
+def test_a_replay_that_hangs_is_a_fault_and_not_the_policys_failure(host: Host) -> None:
+    world = World(host, "one")
+    world.execute("hello")
+    world.suspend()
+    world.history[0] = "hang"
+    with pytest.raises(EnvironmentFault, match="replay of the same code"):
+        world.execute("hello")
+
+
+def test_an_episode_that_is_given_back_holds_no_process(host: Host, settings: AppworldSettings, root: Path) -> None:
+    worker = Worker()
+    worker.handle({"op": "configure", "modules": [], "settings": {"appworld": settings.model_dump(mode="json")}})
+    task = Task("appworld", "train", "one", 0, {"task": "one"}, task_hash(root, "one"))
+    for slot in (0, 1):
+        worker.handle({"op": "play", "slot": slot, "task": asdict(task), "seed": 0, "history": []})
+    assert len(host._open) == 2
+    worker.handle({"op": "release", "slots": [0]})
+    assert len(host._open) == 1
+    step = {"op": "play", "slot": 1, "action": "```python\nhello\n```"}
+    assert b'"observation": "hello"' in worker.handle(step)
+    for environment in [pair[1] for pair in worker._slots.values()] + worker._idle["appworld"]:
+        environment.close()
 
 
 def test_the_ground_truth_appears_for_the_verdict_only(host: Host) -> None:

@@ -117,6 +117,10 @@ class AppworldEnvironment:
         """There is none: AppWorld's solutions belong to its data, which are not ours to hand on."""
         raise EnvironmentFault("appworld has no expert; leave it out of warm starts that need demonstrations")
 
+    def rest(self) -> None:
+        """Close the world of an episode that was given back before its end: it would hold a process for nothing."""
+        self._leave()
+
     def close(self) -> None:
         self._leave()
         if not self._closed:

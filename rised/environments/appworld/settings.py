@@ -50,7 +50,7 @@ class AppworldSettings(Settings):
         2048, ge=256, description="address space in MiB that an episode's process may add to the engine's"
     )
     processes: int = operational(
-        16, ge=1, description="open worlds per environment worker, about 90 MB each; further ones take turns by replay"
+        64, ge=1, description="open worlds per environment worker, about 80 MB each; further ones take turns by replay"
     )
     start_timeout_s: float = operational(
         120.0, gt=0, description="seconds until the engine is loaded, a world open or a verdict reached"

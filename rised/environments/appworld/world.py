@@ -166,15 +166,21 @@ class World:
     def _running(self) -> EngineProcess:
         if self._process is None:
             self._start()
-            assert self._process is not None
-            for code, expected in zip(self.history, self._outputs, strict=True):
-                if _fingerprint(self._execute(self._process, code)) != expected:
-                    self.close()
-                    raise EnvironmentFault(
-                        f"AppWorld task {self._task_id}: a replay of the same code gave another output"
-                    )
+            self._replay()
+        assert self._process is not None
         self._host.touch(self)
         return self._process
+
+    def _replay(self) -> None:
+        assert self._process is not None
+        for code, expected in zip(self.history, self._outputs, strict=True):
+            try:
+                same = _fingerprint(self._execute(self._process, code)) == expected
+            except TimeLimitExceeded:
+                same = False
+            if not same:
+                self.close()
+                raise EnvironmentFault(f"AppWorld task {self._task_id}: a replay of the same code gave another output")
 
     def _start(self) -> dict[str, Any]:
         host, settings = self._host, self._host.settings
