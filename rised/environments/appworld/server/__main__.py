@@ -2,8 +2,8 @@
 
 It imports nothing but that package and the standard library, since the engine's dependencies and ours exclude each
 other. One process loads the engine once and is then forked, once for every episode and once for every verdict: two
-worlds never share a process, a world begins in a fraction of a second, and the code of a policy never runs where a verdict is
-reached. Descriptor 0 is the control socket of the first process; a forked one is handed a socket of its own. All
+worlds never share a process, a world begins in a fraction of a second, and code of a policy never runs where a verdict
+is reached. Descriptor 0 is the control socket of the first process; a forked one is handed a socket of its own. All
 messages are lines of JSON; what anything prints goes elsewhere.
 
 Requests on the control socket: ``fork`` (with a descriptor), ``kill``. Requests on an episode's socket: ``tasks``,
