@@ -31,6 +31,7 @@ class Grid:
 
     ``runs``: where finished runs are read from. ``extended_files``: documents that the experiment's file extends.
     ``tables``, ``figures``: modules of the analysis by name. ``gradient``: whether the gradient signal is measured.
+    ``checkpoints``: how many each run exports.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Grid:
     tables: tuple[str, ...]
     figures: tuple[str, ...]
     gradient: bool = False
+    checkpoints: int = 1
     extended_files: tuple[str, ...] = ()
     executor: str = "direct"
     site: str = "slurm/site.yaml"
@@ -162,10 +164,17 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         tables=_modules(document, "tables"),
         figures=_modules(document, "figures"),
         gradient=document.get("gradient") is not None,
+        checkpoints=_checkpoints(document),
         extended_files=tuple(sorted({os.path.relpath(name) for name in written_in(tree)} - {str(path)})),
         executor=executor,
         site=str(options.get("site", "slurm/site.yaml")),
     )
+
+
+def _checkpoints(document: Mapping[str, Any]) -> int:
+    """The last update is always exported."""
+    updates, every = int(document["updates"]), int(document.get("export_every", 0))
+    return -(-updates // every) if every else 1
 
 
 def _modules(document: Mapping[str, Any], kind: str) -> tuple[str, ...]:
