@@ -200,6 +200,10 @@ class RunReader:
         found = [shard for step in chosen for shard in self.manifest(step).shards_of(kind)]
         return [shard for shard in found if judge is None or shard.judge == judge]
 
+    def kinds(self) -> list[str]:
+        """Kinds of which the run has shards."""
+        return [kind for kind in KIND_SCHEMAS if self.shards(kind)]
+
     def columns(self, kind: str) -> list[str]:
         """Columns that the run keeps of a kind: a compacted run may lack texts and tokens; none where it has no such
         records."""
