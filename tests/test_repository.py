@@ -184,9 +184,9 @@ class Plan:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in ("stages", "configs", "rised/config", "analysis/tables", "analysis/figures"):
+        for name in ("stages", "configs", "profiles", "rised/config", "analysis/tables", "analysis/figures"):
             shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("Snakefile", "rised/__init__.py", "rised/outputs.py"):
+        for name in ("Snakefile", "environment.yml", "rised/__init__.py", "rised/outputs.py"):
             shutil.copy2(REPOSITORY / name, folder / name)
 
     def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from analysis import scale
 from analysis.figures import style
 from analysis.frames import Frames
 from analysis.registry import FIGURES, TABLES, build_figures, build_tables, sections
-from analysis.report import health, overview, provenance
+from analysis.report import cost, health, overview, provenance
 from analysis.report.rollouts import Browser, browse
 from rised.rubrics.vocabulary import load_vocabulary
 
@@ -63,6 +63,8 @@ def render(frames: Frames, tables: Sequence[str] = TABLES, chosen_figures: Seque
         description=provenance.description(frames.experiment),
         differing=differing,
         vocabulary_hash=load_vocabulary().hash,
+        software=provenance.software(),
+        run_costs=cost.cost_table(frames),
         browser=browser,
         browser_note=_browser_note(browser),
         browser_json=Markup(browser.to_json()),
