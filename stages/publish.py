@@ -68,7 +68,9 @@ def main() -> None:
     args = parser.parse_args()
     dataset, unfinished = publish(args.runs, args.out, args.name, args.texts)
     size = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file())
-    print(f"wrote {args.out}: {len(dataset.runs)} runs, {size / 1e6:.1f} MB; read {args.out / 'README.md'} before upload")
+    print(
+        f"wrote {args.out}: {len(dataset.runs)} runs, {size / 1e6:.1f} MB; read {args.out / 'README.md'} before upload"
+    )
     for run in unfinished:
         print(f"left out, not finished: {run}")
     for line in local_paths(dataset):

@@ -29,8 +29,6 @@ rule verify:
         dataset=lambda wildcards: GRID.verified or GRID.dataset,
     log:
         f"{GRID.analysis}/logs/verify.log",
-    benchmark:
-        f"{GRID.analysis}/logs/verify.benchmark.tsv"
     conda:
         "../environment.yml"
     shell:

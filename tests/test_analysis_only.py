@@ -39,9 +39,7 @@ def configurations(plan: Plan) -> list[str]:
 
 
 @pytest.mark.parametrize("target", ["tables", "figures", "report", "publish"])
-def test_touched_code_and_configurations_of_training_train_nothing(
-    finished: tuple[Plan, Grid], target: str
-) -> None:
+def test_touched_code_and_configurations_of_training_train_nothing(finished: tuple[Plan, Grid], target: str) -> None:
     plan, grid = finished
     code = ["stages/train.py", "stages/train.smk", "stages/prepare.smk", "rised/config/loader.py", "Snakefile"]
     touch(plan, grid, *code, *configurations(plan))
@@ -106,7 +104,11 @@ def test_one_tables_file_asked_for_by_name_trains_nothing(finished: tuple[Plan, 
 def test_downloaded_shards_are_analysed_without_any_product_of_the_experiment(tmp_path: Path) -> None:
     plan = Plan(tmp_path / "plan")
     shutil.copytree(REPOSITORY / "data" / "sample_results" / "laptop_grid", tmp_path / "download")
-    for target, rules in (("tables", {"table"}), ("report", {"table", "figure", "report_file"}), ("publish", {"publish"})):
+    for target, rules in (
+        ("tables", {"table"}),
+        ("report", {"table", "figure", "report_file"}),
+        ("publish", {"publish"}),
+    ):
         jobs = plan.jobs(target, "--config", "experiment=laptop_grid", f"runs={tmp_path / 'download'}")
         assert set(jobs) - {"total", target} == rules - {target}
 

@@ -192,7 +192,9 @@ def _candidates(run: Run, step: int, episodes: pd.DataFrame) -> Entry:
         successes, failures = counted.loc[group] if group in counted.index else (0, 0)
         figures = [None if row[name] is None else round(row[name], 4) for name in ("similarity", "redundancy", "score")]
         task = str(tasks.get(group, group))
-        rows.append([group, task, row["environment"], row["order"], *figures, int(successes), int(successes + failures)])
+        rows.append(
+            [group, task, row["environment"], row["order"], *figures, int(successes), int(successes + failures)]
+        )
     # Selected first, in their order; then the others by score, best first.
     rows.sort(key=lambda r: (r[3] is None, r[3] if r[3] is not None else 0, -(r[6] if r[6] is not None else -1e9)))
     return {"rule": rule(run.config), "groups": rows}

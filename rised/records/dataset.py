@@ -88,7 +88,9 @@ def write_dataset(
         os.replace(aside, out)
         sync_folder(out.parent)
     except OSError as error:
-        raise RecordError(f"cannot write {out}: {error.strerror or error}. Check the path and the free space.") from error
+        raise RecordError(
+            f"cannot write {out}: {error.strerror or error}. Check the path and the free space."
+        ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
@@ -154,7 +156,9 @@ def verify_dataset(root: Path) -> int:
             raise RecordError(f"{path} is damaged: it does not have the content that {SUMS} lists. {MEND}")
     unlisted = next((name for name in _files(root) if name not in sums and name != SUMS), None)
     if unlisted is not None:
-        raise RecordError(f"{root / unlisted} is not listed in {SUMS}. Move it elsewhere: it is no part of the dataset.")
+        raise RecordError(
+            f"{root / unlisted} is not listed in {SUMS}. Move it elsewhere: it is no part of the dataset."
+        )
     if {DATASET, CARD} - set(sums):
         raise RecordError(f"{root / SUMS} lists no {DATASET} or no {CARD}: it is not the list of a dataset. {MEND}")
     for run in read_json(root / DATASET, FORMAT, VERSION)["runs"]:

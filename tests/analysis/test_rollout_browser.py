@@ -45,7 +45,9 @@ def hostile_experiment(root: Path) -> Path:
                 system_prompt=HOSTILE,
                 steering_text=HOSTILE,
                 final_observation=LONG,
-                turns=tuple(replace(t, observation=HOSTILE, action_raw=HOSTILE, action_mapped="look") for t in rollout.turns),
+                turns=tuple(
+                    replace(t, observation=HOSTILE, action_raw=HOSTILE, action_mapped="look") for t in rollout.turns
+                ),
             )
             for rollout in episodes(*arguments)
         ]
@@ -99,7 +101,12 @@ def test_the_sample_is_the_same_every_time_and_covers_every_stratum(frames: Fram
     for method in frames.experiment.methods:
         for environment in ("alfworld", "webshop", "dbbench"):
             for split in ("training", "validation"):
-                assert (method, split, environment, "success") in seen and (method, split, environment, "failure") in seen
+                assert (method, split, environment, "success") in seen and (
+                    method,
+                    split,
+                    environment,
+                    "failure",
+                ) in seen
     assert {r["step"] for r in first.rollouts if r["split"] == "validation"} == {0, 2, 4}
     assert {r["step"] for r in first.rollouts if r["split"] == "training"} == {1, 3, 4}
 
@@ -178,7 +185,9 @@ def test_long_texts_are_cut_and_say_so(data: dict[str, Any]) -> None:
 
 COUNT = "document.getElementById('rollout-count').textContent"
 HEAD = "document.querySelector('#rollout-detail h3').textContent"
-SELECTED = "[...document.querySelectorAll('#rollout-list li')].findIndex((e) => e.getAttribute('aria-selected') === 'true')"
+SELECTED = (
+    "[...document.querySelectorAll('#rollout-list li')].findIndex((e) => e.getAttribute('aria-selected') === 'true')"
+)
 
 
 def test_hostile_episodes_are_shown_as_text_and_run_nothing(browser: HeadlessBrowser, report: Path) -> None:
@@ -203,7 +212,10 @@ def test_filters_leave_what_matches(browser: HeadlessBrowser, report: Path, data
     rubric = data["rubrics"][0][0]
     cases: list[tuple[dict[str, str], list[dict[str, Any]]]] = [
         ({"environment": "webshop"}, [r for r in everything if r["environment"] == "webshop"]),
-        ({"method": "rised", "outcome": "success"}, [r for r in everything if (r["method"], r["outcome"]) == ("rised", "success")]),
+        (
+            {"method": "rised", "outcome": "success"},
+            [r for r in everything if (r["method"], r["outcome"]) == ("rised", "success")],
+        ),
         ({"step": "4", "split": "training"}, [r for r in everything if (r["step"], r["split"]) == (4, "training")]),
         ({"rubric": rubric}, [r for r in everything if states(r, rubric)]),
         ({"rubric": rubric, "verdict": "violates"}, [r for r in everything if "violates" in states(r, rubric)]),
@@ -256,7 +268,9 @@ def test_a_verdict_leads_to_its_turn_and_a_candidate_to_its_rollout(browser: Hea
     browser.choose("split", "training")
     browser.choose("method", "rised")
     browser.choose("verdict", "demonstrates")
-    turn = browser.value("(() => { const b = document.querySelector('#rollout-detail [data-turn]'); b.click(); return b.dataset.turn; })()")
+    turn = browser.value(
+        "(() => { const b = document.querySelector('#rollout-detail [data-turn]'); b.click(); return b.dataset.turn; })()"
+    )
     assert browser.value("document.activeElement.id") == f"turn-{turn}"
     assert browser.value(f"document.querySelectorAll('#turn-{turn} .chip.demonstrates').length") >= 1
     before = browser.value("location.hash")
