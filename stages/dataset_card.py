@@ -80,8 +80,8 @@ def dataset_card(dataset: Dataset) -> str:
 
 _SYNTHETIC = "> **Synthetic data**: written by a generator to test the software. Nothing here is a result."
 _NO_TEXTS = (
-    "Prompts, observations, replies and tokens are left out: no table or figure needs them, and not every environment's "
-    "licence lets them be published."
+    "Prompts, observations, replies and tokens are left out: no table or figure needs them, and not every "
+    "environment's licence lets them be published."
 )
 
 

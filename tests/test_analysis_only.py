@@ -1,4 +1,4 @@
-"""Asked for tables only, the DAG never trains again: not after touched or edited code, configurations, tasks or clocks."""
+"""Asked for tables only, the DAG never trains again: whatever became of code, configurations, tasks or clocks."""
 
 from __future__ import annotations
 

@@ -159,6 +159,7 @@ def test_the_conda_environment_installs_the_locked_set() -> None:
         ("lint", "snakemake --lint"),
         ("nano_policy", "nano_policy"),
         ("appworld", "requirements/appworld.txt"),
+        ("browser-packages", "chromium-headless-shell"),
         ("clean", "rm -rf"),
     ],
 )

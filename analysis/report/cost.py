@@ -1,4 +1,4 @@
-"""What every run took: updates, time, tokens of the policy and of a judge model, memory, and the hash of its records."""
+"""What every run took: updates, time, tokens of the policy and of a judge model, memory; and its records' hash."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cost_table(frames: Frames) -> PrintedTable:
         columns,
         [Group("", rows)],
         [
-            "Training: wall-clock hours of the updates, on whatever the run had; evaluations are not among them. Tokens: "
+            "Training: wall-clock hours of the updates, on whatever the run had, without evaluations. Tokens: "
             "of the training rollouts, those that were not selected included. Records: hash over the hashes of all "
             "shards but timings, equal for equal records.",
             f"{MISSING}: not recorded, or no judge model.",

@@ -85,8 +85,8 @@ def _policy(script: str) -> str:
 
 def _browser_note(browser: Browser) -> str:
     text = (
-        f"A sample of {len(browser.rollouts):,} of the {browser.stored:,} rollouts of the first, the middle and the last "
-        "stored step of validation and training, first seed of each method. It is drawn with a fixed seed, every "
+        f"A sample of {len(browser.rollouts):,} of the {browser.stored:,} rollouts of the first, the middle and the "
+        "last stored step of validation and training, first seed of each method. It is drawn with a fixed seed, every "
         "environment and outcome in turn, and so shows kinds of behaviour, not how frequent they are."
     )
     return text if browser.has_texts else f"{text} These runs keep no texts; the full run folders have them."

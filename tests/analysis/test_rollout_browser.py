@@ -269,7 +269,8 @@ def test_a_verdict_leads_to_its_turn_and_a_candidate_to_its_rollout(browser: Hea
     browser.choose("method", "rised")
     browser.choose("verdict", "demonstrates")
     turn = browser.value(
-        "(() => { const b = document.querySelector('#rollout-detail [data-turn]'); b.click(); return b.dataset.turn; })()"
+        "(() => { const b = document.querySelector('#rollout-detail [data-turn]'); b.click();"
+        " return b.dataset.turn; })()"
     )
     assert browser.value("document.activeElement.id") == f"turn-{turn}"
     assert browser.value(f"document.querySelectorAll('#turn-{turn} .chip.demonstrates').length") >= 1
@@ -291,13 +292,15 @@ def test_an_address_opens_its_rollout(browser: HeadlessBrowser, report: Path, da
 CONTRAST = """
 (() => {
   const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => { const f = (v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
-    return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
+  const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const light = (colour) => { const [r, g, b] = colour.slice(0, 3).map((v) => linear(v / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
   const background = (e) => { for (; e; e = e.parentElement) { const c = numbers(getComputedStyle(e).backgroundColor);
     if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
   const found = {};
-  for (const selector of ['body', 'nav a', '.muted', '.chip.demonstrates', '.chip.violates', 'pre.observation', 'pre.action',
-      '.filters label', '.filters select', '#rollout-list li', '.outcome', '.notes', 'code', 'button.link', '.banner']) {
+  for (const selector of ['body', 'nav a', '.muted', '.chip.demonstrates', '.chip.violates', 'pre.observation',
+      'pre.action', '.filters label', '.filters select', '#rollout-list li', '.outcome', '.notes', 'code',
+      'button.link', '.banner']) {
     const e = document.querySelector(selector); if (!e) continue;
     const [a, b] = [light(numbers(getComputedStyle(e).color)), light(background(e))].sort((x, y) => y - x);
     found[selector] = (a + 0.05) / (b + 0.05);
