@@ -42,7 +42,9 @@ from rised.rubrics.windows import TagWindow
 from stages.cli import add_common, run_stage
 from stages.loop import TRAIN, VALIDATION, prompt_groups
 from stages.policy import Policy, open_policy
+from stages.provenance import refuse_other_inputs
 from stages.setup import load_experiment, load_run, open_pool, panel, panel_hash, read_tasks
+from stages.train import refuse_other_run
 
 LAYER, PROJECTION = "layer", "projection"
 
@@ -167,11 +169,15 @@ def exported_checkpoints(run: Path) -> list[int]:
 def measure_gradients(config: RunConfig, settings: GradientSettings, tasks: Sequence[Task], run: Path) -> None:
     """Measure at every exported checkpoint that is not committed yet, oldest first.
 
-    RecordError if what is there was measured with other settings or on another run.
+    ConfigError or RecordError if the run was made with another configuration or other tasks, or if what is there was
+    measured with other settings.
     """
     steps = exported_checkpoints(run)
+    vocabulary = load_vocabulary(Path(config.rubrics.vocabulary))
+    refuse_other_run(config, run)
+    refuse_other_inputs(config, tasks, vocabulary, run)
     chosen = chosen_tasks(config, settings, tasks)
-    method = Method.from_settings(config.method, load_vocabulary(Path(config.rubrics.vocabulary)))
+    method = Method.from_settings(config.method, vocabulary)
     with RunDirectory(run / GRADIENT_SIGNAL) as out:
         out.recover()
         out.write_header(
