@@ -34,6 +34,16 @@ class ValidationSettings(Settings):
     tags: bool = strict(False, description="Tag validation rollouts with the run's judge, for the analysis alone.")
 
 
+class PlacementSettings(Settings):
+    """Who does what in a job of several nodes. The job's size is the launcher's: ``resources``, or torchrun."""
+
+    rollout_nodes: int = operational(
+        0,
+        ge=0,
+        description="Nodes of a training job that only play episodes; the others then only learn. 0: all do both.",
+    )
+
+
 class RunSettings(Settings):
     """What all runs of an experiment share."""
 
@@ -54,6 +64,7 @@ class RunSettings(Settings):
     learner: LearnerSettings = strict(description="Optimiser and passes.")
     updates: int = operational(gt=0, description="Policy updates of a run; a finished run goes on when there are more.")
     validation: ValidationSettings = strict(ValidationSettings(), description="Evaluation during training.")
+    placement: PlacementSettings = operational(PlacementSettings(), description="Who does what in a job of nodes.")
     export_every: int = operational(0, ge=0, description="Updates between exported checkpoints; 0: only the last.")
 
     @model_validator(mode="after")

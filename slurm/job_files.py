@@ -2,7 +2,7 @@
 
 job.json        the job that the latest launcher submitted, until a launcher has taken its result over
 attempts.jsonl  one line for each start of a job
-finished.json   written by the job when its command succeeded
+finished.json   written by the job when its command succeeded; finished-N.json by part N of a job array
 kept/           the stage's outputs, so that they can be put back when Snakemake removed them
 <job id>/       submitit's files and the job's log
 """
@@ -30,6 +30,9 @@ class StageCall:
     outputs: tuple[str, ...]
     resumes: bool = False
     """The command goes on where it was stopped, so that a time limit is no failure."""
+    parts: int = 1
+    """More than one: a job array. Each part runs the command with STAGE_PART of STAGE_PARTS, and must be able to run
+    again; afterwards the command runs once without them and writes the outputs from what the parts left."""
 
     def fingerprint(self) -> str:
         """Changes with the command and with the size or time of any input: a job of another one is not taken over."""
@@ -67,6 +70,14 @@ class JobFiles:
     def finished(self) -> Path:
         return self.folder / "finished.json"
 
+    def finished_part(self, part: int) -> Path:
+        return self.folder / f"finished-{part}.json"
+
+    def parts_to_do(self, call: StageCall) -> list[int]:
+        """Parts of an array that did not finish as parts of this very call."""
+        done = [read_json(self.finished_part(part)) or {} for part in range(call.parts)]
+        return [part for part, mark in enumerate(done) if mark.get("fingerprint") != call.fingerprint()]
+
     @property
     def kept(self) -> Path:
         return self.folder / "kept"
@@ -83,6 +94,18 @@ class JobFiles:
             if not Path(output).exists():
                 Path(output).parent.mkdir(parents=True, exist_ok=True)
                 _link(self.kept / f"{place}-{Path(output).name}", Path(output))
+
+    def write_job(self, call: StageCall, executor: str, job_id: str, parts: Sequence[int], tasks: int) -> None:
+        """A job of the call is there (or, with ``job_id`` "", about to be), and nobody has taken its result over."""
+        record: dict[str, Any] = {"job": job_id, "executor": executor, "fingerprint": call.fingerprint()}
+        record |= {"name": call.name, "outputs": call.outputs, "parts": list(parts), "tasks": tasks}
+        write_json(self.job, record | {"end": None, "last_line": ""})
+
+    def close_job(self, end: str, last_line: str = "") -> None:
+        """The job's result was taken over, or there will be none: no later launcher may attach to it."""
+        record = read_json(self.job)
+        if record is not None:
+            write_json(self.job, record | {"end": end, "last_line": last_line})
 
     def forget_result(self) -> None:
         """Nothing of an earlier job may be taken for the next one's."""

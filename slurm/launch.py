@@ -3,7 +3,9 @@
     python -m slurm.launch --site slurm/site.yaml --stage train --name train-rised-seed-0 --folder DIR \\
         --input tasks.parquet --output DONE -- python -m stages.train ...
 
-Run again, it attaches to the job that is there. SIGINT and SIGTERM cancel the job; SIGHUP leaves it running.
+Run again, it attaches to the job that is there. SIGINT and SIGTERM cancel the job; SIGHUP leaves it running. With
+--parts N it submits a job array whose parts see STAGE_PART and STAGE_PARTS, runs again only those that failed, and then
+runs the command once itself to put them together.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from rised.config import ConfigError
 from slurm.errors import Detached, StageFailed
 from slurm.job_files import StageCall
 from slurm.launcher import Launcher
+from slurm.service import Service, service_call
 from slurm.site import load_site
 
 
@@ -30,6 +33,17 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="folder of the job's files and logs")
     parser.add_argument("--input", nargs="*", default=[], help="files that the command reads")
     parser.add_argument("--output", nargs="*", default=[], help="files that it writes")
+    parser.add_argument("--experiment", type=Path, help="experiment file whose `resources` go before the site's")
+    parser.add_argument("--parts", type=int, default=1, help="more than 1: a job array of so many equal parts")
+    parser.add_argument(
+        "--needs",
+        nargs=3,
+        action="append",
+        default=[],
+        metavar=("STAGE", "FOLDER", "COMMAND"),
+        help="a server that must run beside the job: its stage in the site file, its folder, its command as one word; "
+        "the command writes endpoint.json into the folder when it answers",
+    )
     parser.add_argument("--resumes", action="store_true", help="the command goes on where it stopped: requeue it")
     parser.add_argument("--dry-run", action="store_true", help="write the batch script into the folder, submit nothing")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the stage's command")
@@ -37,9 +51,16 @@ def main() -> None:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         parser.error("give the stage's command after --")
-    call = StageCall(args.name, args.stage, tuple(command), tuple(args.input), tuple(args.output), args.resumes)
+    call = StageCall(
+        args.name, args.stage, tuple(command), tuple(args.input), tuple(args.output), args.resumes, args.parts
+    )
     try:
-        launcher = Launcher(call, load_site(args.site), args.executor, args.folder)
+        site = load_site(args.site, experiment=args.experiment)
+        services = [
+            Service(service_call(stage, f"{stage}-{Path(folder).name}", words), site, args.executor, Path(folder))
+            for stage, folder, words in args.needs
+        ]
+        launcher = Launcher(call, site, args.executor, args.folder, services=services)
         if args.dry_run:
             args.folder.mkdir(parents=True, exist_ok=True)
             script = args.folder / "dry-run.sh"

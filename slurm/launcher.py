@@ -13,41 +13,55 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, TextIO
-
-import submitit
-from submitit.core.utils import FailedJobError
+from typing import Any, TextIO
 
 from rised.config.paths import check_results_path
 from slurm.errors import Detached, StageFailed
-from slurm.job_files import JobFiles, StageCall, read_json, write_json
-from slurm.queue import ALIVE, ENDING, GONE, UNREACHABLE, WAITING, cancel, find_jobs, job_state
-from slurm.site import Site, executor_parameters
+from slurm.job_files import JobFiles, StageCall, read_json
+from slurm.jobs import Executor, JobSystem, Submitted, last_lines_of, last_words
+from slurm.queue import ALIVE, ENDING, GONE, UNREACHABLE, WAITING
+from slurm.service import Holder, Service
+from slurm.site import Site
 from slurm.stage_job import StageJob
 
-Executor = Literal["slurm", "local", "debug"]
 HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LAST_LINES = 25
+SHOWN_FAILURES = 3
+"""Parts of an array whose logs are quoted; all that failed are named."""
 SIGNAL_EARLY_S = 65
 """Slurm may send the signal before a time limit up to a minute earlier than asked."""
-NO_LOG = "(no log: the folder must be visible on the nodes, and stay while the job waits)"
-OWN_TRACEBACK = "submitit ERROR"
-"""What follows in a log is the launcher's traceback, not the stage's."""
 FOLLOW_S = 0.5
 
 
 class Launcher:
-    """Brings one stage's result about. ``folder``: the stage's own, shared by launchers and jobs."""
+    """Brings one stage's result about. ``folder``: the stage's own, shared by launchers and jobs.
 
-    def __init__(self, call: StageCall, site: Site, executor: Executor, folder: Path, stream: TextIO = sys.stdout):
-        self.call, self.site, self.executor, self.stream = call, site, executor, stream
+    ``services``: servers that its job needs; they run before it is submitted, and end when nobody needs them any more.
+    """
+
+    def __init__(
+        self,
+        call: StageCall,
+        site: Site,
+        executor: Executor,
+        folder: Path,
+        stream: TextIO = sys.stdout,
+        services: Sequence[Service] = (),
+    ):
+        self.site, self.executor, self.stream, self.services = site, executor, stream, services
+        self.call = call
         self.files = JobFiles(check_results_path(folder.absolute()))
+        self.jobs = JobSystem(site, executor, self.files.folder)
         self.signals: list[int] = []
         self._read_to = 0
+        self._ended_parts = -1
+
+    @property
+    def _is_array(self) -> bool:
+        return self.call.parts > 1 and self.executor == "slurm"
 
     def run(self) -> None:
         """Return when the outputs are there.
@@ -61,48 +75,68 @@ class Launcher:
                 self._run_here()
                 return
             with self._own_signals():
-                job = self._job() or self._submit()
-                self._wait(job)
-                self._put_back(job)
-            self._close("done")
+                if self._is_array:
+                    self._run_array()
+                else:
+                    self._run_job()
+            self.files.close_job("done")
             self._say("done")
 
     def script(self) -> str:
         """The batch script that Slurm would get, submitting nothing."""
-        executor: Any = self._executor()
         if self.executor != "slurm":
             return " ".join(self.call.command) + "\n"
-        inner = executor._executor
-        return str(inner._make_submission_file_text(inner._submitit_command_str, "dry-run"))
+        return self.jobs.script(self.call.stage, self._job_name())
+
+    def _run_job(self) -> None:
+        found = self._job()
+        with self._services_held(found):
+            job = found or self._submit([0])
+            self._wait(job)
+            self._settle(job)
+        self._put_back(job)
+
+    def _run_array(self) -> None:
+        """Only the parts that are not done yet; what they left is put together here."""
+        if self.files.parts_to_do(self.call):
+            found = self._job()
+            with self._services_held(found):
+                job = found or self._submit(self.files.parts_to_do(self.call))
+                self._wait(job)
+                self._settle(job)
+        self._run_command()
 
     def _run_here(self) -> None:
         """In this process, so that a debugger and the terminal reach it; the output is not kept."""
-        job_id = f"here-{os.getpid()}"
-        os.environ["SUBMITIT_DEBUG_JOB_ID"] = job_id
         self.files.forget_result()
-        self._write_job(job_id)
+        self._write_job(f"here-{os.getpid()}", [0])
         try:
-            self._stage_job()()
+            with self._services_held(None):
+                self._run_command()
         except StageFailed as error:
-            self._close("failed", str(error))
+            self.files.close_job("failed", str(error))
             raise
-        self._close("done")
+        self.files.close_job("done")
+
+    def _run_command(self) -> None:
+        os.environ["SUBMITIT_DEBUG_JOB_ID"] = f"here-{os.getpid()}"
+        self._stage_job()()
 
     # -- finding or making the job
 
-    def _job(self) -> Any:
+    def _job(self) -> Submitted | None:
         """A job of this very call that lives or has a result nobody took over; None if there is none."""
         known = read_json(self.files.job)
-        if known is None or known["end"] is not None or known["executor"] == "debug":
-            return self._job_by_name()
+        if known is None or known["end"] is not None or known["executor"] == "debug" or not known["job"]:
+            return self._job_by_name(known)
         job_id, same = known["job"], known["fingerprint"] == self.call.fingerprint()
         if known["executor"] != self.executor:
             raise StageFailed(
                 f"{self.call.name}: job {job_id} was submitted through {known['executor']!r} and may still run; "
                 f"use that executor, or end it and remove {self.files.job}"
             )
-        job = self._handle(job_id, known["tasks"])
-        state = self._known_state(job)
+        job = self.jobs.known(job_id, known["parts"], known["tasks"])
+        state = _most_alive(self._known_states(job))
         if state in ALIVE:
             if not same:
                 raise StageFailed(
@@ -111,119 +145,100 @@ class Launcher:
                 )
             self._say(f"attached to job {job_id} ({state})")
             return job
-        if same and self.files.finished.is_file() and _has_results(job) and job.exception() is None:
-            self._say(f"job {job_id} finished while nobody watched")
-            return job
-        return self._job_by_name()
+        if same and not self._is_array and self.files.finished.is_file() and job.has_results():
+            if job.failed_task(0) is None:
+                self._say(f"job {job_id} finished while nobody watched")
+                return job
+        return self._job_by_name(known)
 
-    def _job_by_name(self) -> Any:
-        """A job whose launcher died between its submission and writing its id down."""
-        if self.executor != "slurm":
-            return None
-        while (jobs := find_jobs(self._job_name())) is None or set(jobs.values()) == {ENDING}:
+    def _job_by_name(self, known: Mapping[str, Any] | None) -> Submitted | None:
+        """A job whose launcher died between its submission and writing its id down. ``known``: the record, if any."""
+        while (found := self.jobs.find(self._job_name())) is None or set(found.values()) == {ENDING}:
             self._answer_signals(None)  # Slurm is silent, or an earlier job is about to go
             time.sleep(self.site.poll_s)
-        living = [job_id for job_id, state in jobs.items() if state != ENDING]
+        living = [job_id for job_id, state in found.items() if state != ENDING]
         if not living:
             return None
-        job = self._handle(living[0], self._task_count())
-        if not job.paths.submitted_pickle.exists():
-            cancel(living[0])  # its launcher died before the call lay where the job looks for it
-            return self._job_by_name()
+        parts = known["parts"] if known is not None else [0]
+        job = self.jobs.known(living[0], parts, self.jobs.task_count(self.call.stage))
+        known_parts = not self._is_array or (known is not None and known["job"] in ("", living[0]))
+        if not known_parts or not all(part.paths.submitted_pickle.exists() for part in job.parts.values()):
+            self.jobs.cancel(job)  # its launcher died before the call lay where the job looks for it
+            return self._job_by_name(known)
         self._say(f"attached to job {living[0]}, found by its name")
-        self._write_job(living[0])
+        self._write_job(living[0], parts)
         return job
 
-    def _known_state(self, job: Any) -> str:
-        """The job's state, waiting for Slurm to answer."""
-        while (state := self._state(job)) == UNREACHABLE:
+    def _known_states(self, job: Submitted) -> dict[int, str]:
+        """The job's states, waiting for Slurm to answer."""
+        while UNREACHABLE in (states := self.jobs.states(job)).values():
             self._answer_signals(job)
             time.sleep(self.site.poll_s)
-        return state
+        return states
 
-    def _submit(self) -> Any:
-        self.files.forget_result()
-        executor = self._executor()
-        try:
-            with _outside_of_jobs():
-                job = executor.submit(self._stage_job())
-        except FailedJobError as error:
-            raise StageFailed(f"{self.call.name}: the job was not accepted: {error}".strip()) from None
-        self._write_job(job.job_id)
-        self._say(f"submitted job {job.job_id}; log {job.paths.stdout}")
+    def _submit(self, parts: Sequence[int]) -> Submitted:
+        if not self._is_array:
+            self.files.forget_result()
+        self._write_job("", parts)
+        calls = {part: self._stage_job(part if self._is_array else None) for part in parts}
+        job = self.jobs.submit(self.call.stage, self._job_name(), calls)
+        self._write_job(job.job_id, parts)
+        where = job.only.paths.stdout if not self._is_array else f"{len(parts)} parts, logs below {self.files.folder}"
+        self._say(f"submitted job {job.job_id}; log {where}")
         return job
 
-    def _stage_job(self) -> StageJob:
+    def _stage_job(self, part: int | None = None) -> StageJob:
         limit_s = 60 * self.site.resources(self.call.stage).time_min - self.site.signal_delay_s - SIGNAL_EARLY_S
         return StageJob(
-            self.call, str(self.files.folder), self.site.finish_step_s, limit_s, self.site.rendezvous_address
+            self.call, str(self.files.folder), self.site.finish_step_s, limit_s, self.site.rendezvous_address, part
         )
-
-    def _executor(self) -> Any:
-        options: dict[str, Any] = {}
-        if self.executor == "slurm":
-            options = {"slurm_max_num_timeout": self.site.most_timeouts}
-            if self.site.python:
-                options["slurm_python"] = self.site.python
-        executor = submitit.AutoExecutor(folder=str(self.files.folder / "%j"), cluster=self.executor, **options)
-        executor.update_parameters(**executor_parameters(self.site, self.call.stage, self._job_name()))
-        return executor
-
-    def _handle(self, job_id: str, tasks: int) -> Any:
-        classes = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}
-        return classes[self.executor](folder=str(self.files.folder / "%j"), job_id=job_id, tasks=list(range(tasks)))
-
-    def _task_count(self) -> int:
-        wanted = self.site.resources(self.call.stage)
-        return wanted.nodes * wanted.tasks_per_node
 
     def _job_name(self) -> str:
         """Unique to the call and the stage's folder, so that a job can be found by it."""
         key = f"{self.call.fingerprint()}/{self.files.folder}"
         return f"{self.call.name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
-    def _write_job(self, job_id: str) -> None:
-        record: dict[str, Any] = {"job": job_id, "executor": self.executor, "fingerprint": self.call.fingerprint()}
-        record |= {"name": self.call.name, "outputs": self.call.outputs, "tasks": self._task_count()}
-        record |= {"end": None, "last_line": ""}
-        write_json(self.files.job, record)
-
-    def _close(self, end: str, last_line: str = "") -> None:
-        """The job's result was taken over, or there will be none: no later launcher may attach to it."""
-        record = read_json(self.files.job)
-        if record is not None:
-            write_json(self.files.job, record | {"end": end, "last_line": last_line})
+    def _write_job(self, job_id: str, parts: Sequence[int]) -> None:
+        self.files.write_job(self.call, self.executor, job_id, parts, self.jobs.task_count(self.call.stage))
 
     # -- staying with it
 
-    def _wait(self, job: Any) -> None:
+    def _wait(self, job: Submitted) -> None:
+        """Until every part has a result or is lost. A job of several tasks ends with the first of them that fails."""
         asked = 0.0
-        unknown_since: float | None = None
-        while not _has_results(job):
+        gone_since: dict[int, float] = {}
+        lost: dict[int, str] = {}
+        while waiting := [part for part in job.parts if part not in lost and not job.has_result(part)]:
             self._answer_signals(job)
             self._follow(job)
             if time.monotonic() - asked >= self.site.poll_s:
                 asked = time.monotonic()
-                state = self._state(job)
-                if state in ALIVE or state == UNREACHABLE:
-                    unknown_since = None
-                elif unknown_since is None:
-                    unknown_since = asked
-            if unknown_since is not None and time.monotonic() - unknown_since > self.site.lost_after_s:
-                self._fail(job, f"ended ({state}) without a result")
+                states = self.jobs.states(job)
+                for part in waiting:
+                    if states[part] in ALIVE or states[part] == UNREACHABLE:
+                        gone_since.pop(part, None)
+                    elif asked - gone_since.setdefault(part, asked) > self.site.lost_after_s:
+                        lost[part] = states[part]
+                for service in self.services:
+                    service.keep_up()
+            for part in waiting:
+                if len(job.tasks(part)) > 1 and job.failed_task(part) is not None:
+                    self.jobs.cancel(job, part)  # the others would wait for it
+                    lost[part] = "a process failed"
             time.sleep(FOLLOW_S)
         self._follow(job)
-        self._settle(job)
+        failed = {part: job.failed_task(part) for part in job.parts}
+        if any(failed.values()) or lost:
+            self._fail(job, failed, lost)
 
-    def _settle(self, job: Any) -> None:
-        """Judge the job by its result alone."""
-        error = job.exception()
-        if error is not None:
-            self._fail(job, "failed")
-        if self.executor == "slurm" and job_state(job.job_id) in WAITING:
-            cancel(job.job_id)  # requeued after it had finished
+    def _settle(self, job: Submitted) -> None:
+        """A job that was requeued after it had finished must not run again."""
+        if self.executor == "slurm":
+            for part, state in self.jobs.states(job).items():
+                if state in WAITING:
+                    self.jobs.cancel(job, part)
 
-    def _put_back(self, job: Any) -> None:
+    def _put_back(self, job: Submitted) -> None:
         """Outputs, and the job's links to them, may become visible here later than its result did."""
         deadline = time.monotonic() + self.site.lost_after_s
         while True:
@@ -231,26 +246,39 @@ class Launcher:
                 return self.files.put_back(self.call.outputs)
             except FileNotFoundError as error:
                 if time.monotonic() > deadline:
-                    self._fail(job, f"ended well, but {error.filename} is not visible on this machine")
+                    how = f"ended well, but {error.filename} is not visible on this machine"
+                    self.files.close_job(how)
+                    raise StageFailed(f"{self.call.name}: job {job.job_id} {how}") from None
             time.sleep(FOLLOW_S)
 
-    def _state(self, job: Any) -> str:
-        if self.executor == "slurm":
-            return job_state(job.job_id)
-        return "RUNNING" if _is_alive(int(job.job_id)) else GONE
+    def _fail(self, job: Submitted, failed: Mapping[int, Any], lost: Mapping[int, str]) -> None:
+        """Say of each part that has no result how it ended, where its log is and what it says last."""
+        blocks: list[str] = []
+        last_lines: list[str] = []
+        bad = [part for part in job.parts if failed[part] is not None or part in lost]
+        for part in bad:
+            task = failed[part] if failed[part] is not None else job.tasks(part)[0]
+            how = "failed" if failed[part] is not None else f"ended ({lost[part]}) without a result"
+            which = f" task {task.task_id}" if len(job.tasks(part)) > 1 and failed[part] is not None else ""
+            lines = last_lines_of(Path(task.paths.stdout))
+            head = f"{self.call.name}: job {task.job_id}{which} {how}\nlog: {task.paths.stdout}"
+            blocks.append("\n".join([head, *lines]) if len(blocks) < SHOWN_FAILURES else head)
+            last_lines.append(last_words(lines))
+        if self._is_array:
+            blocks.append(f"{len(bad)} of {len(job.parts)} parts failed; run again, and only they are run again")
+        self.files.close_job("failed" if not lost else "ended without a result", last_lines[0])
+        raise StageFailed("\n".join(blocks))
 
-    def _fail(self, job: Any, how: str) -> None:
-        self._follow(job)
-        log = Path(job.paths.stdout)
-        text = log.read_text(errors="replace") if log.is_file() else NO_LOG
-        lines = text.partition(OWN_TRACEBACK)[0].splitlines()[-LAST_LINES:]
-        self._close(how, next((line for line in reversed(lines) if line.strip()), ""))
-        raise StageFailed("\n".join([f"{self.call.name}: job {job.job_id} {how}", f"log: {log}", *lines]))
-
-    def _follow(self, job: Any) -> None:
-        """Copy what the job has written since the last look."""
+    def _follow(self, job: Submitted) -> None:
+        """Copy what the job has written since the last look; of an array say how many parts have ended."""
+        if self._is_array:
+            ended = sum(map(job.has_result, job.parts))
+            if ended != self._ended_parts:
+                self._ended_parts = ended
+                self._say(f"{ended} of {len(job.parts)} parts have ended")
+            return
         try:
-            with open(job.paths.stdout, errors="replace") as log:
+            with open(job.only.paths.stdout, errors="replace") as log:
                 log.seek(self._read_to)
                 text = log.read()
                 self._read_to = log.tell()
@@ -258,9 +286,20 @@ class Launcher:
             return
         self._write(text)
 
+    # -- services
+
+    @contextmanager
+    def _services_held(self, job: Submitted | None) -> Iterator[None]:
+        """Servers run as long as this stage's job needs them. ``job``: the stage's, if it runs already."""
+        holder = Holder(self.call.name, self.files.folder)
+        with ExitStack() as stack:
+            for service in self.services:
+                stack.enter_context(service.held(holder, lambda: self._answer_signals(job)))
+            yield
+
     # -- signals, lock, output
 
-    def _answer_signals(self, job: Any) -> None:
+    def _answer_signals(self, job: Submitted | None) -> None:
         """``job``: None while there is none yet."""
         if not self.signals:
             return
@@ -268,23 +307,13 @@ class Launcher:
             raise KeyboardInterrupt
         if signal.SIGHUP in self.signals:
             raise Detached(f"{self.call.name}: job {job.job_id} goes on; the same command attaches to it")
-        trouble = self._cancel(job)
+        trouble = self.jobs.cancel(job)
         if trouble:
             self._say(f"job {job.job_id} may still run, it could not be cancelled: {trouble}")
         else:
-            self._close("cancelled")
+            self.files.close_job("cancelled")
             self._say(f"job {job.job_id} cancelled")
         raise KeyboardInterrupt
-
-    def _cancel(self, job: Any) -> str:
-        """End the job; "" or what hindered it."""
-        if self.executor == "slurm":
-            return cancel(job.job_id)
-        try:
-            os.kill(int(job.job_id), signal.SIGINT)
-        except ProcessLookupError:
-            pass
-        return ""
 
     @contextmanager
     def _own_signals(self) -> Iterator[None]:
@@ -322,29 +351,6 @@ class Launcher:
             pass  # a closed terminal must not keep the launcher from its job
 
 
-@contextmanager
-def _outside_of_jobs() -> Iterator[None]:
-    """Hide the variables of a surrounding job: sbatch would inherit its limits from them."""
-    hidden = {
-        name: os.environ.pop(name)
-        for name in list(os.environ)
-        if name.startswith(("SLURM_", "SUBMITIT_")) and name != "SLURM_CONF"
-    }
-    try:
-        yield
-    finally:
-        os.environ.update(hidden)
-
-
-def _has_results(job: Any) -> bool:
-    """Whether every task of the job has written how it ended."""
-    return all(part.paths.result_pickle.exists() for part in (list(job._sub_jobs) or [job]))
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether the process runs; one that has ended and waits for its parent does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
+def _most_alive(states: Mapping[int, str]) -> str:
+    """One word for a job's parts: that of one that lives, if any does."""
+    return next((state for state in states.values() if state in ALIVE), next(iter(states.values()), GONE))

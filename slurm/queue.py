@@ -28,35 +28,57 @@ def _ask(*options: str) -> subprocess.CompletedProcess[str] | None:
         return None
 
 
-def job_state(job_id: str) -> str:
-    """The job's state as squeue names it, or ``GONE``, or ``UNREACHABLE``."""
-    asked = _ask(f"--jobs={job_id.split('_')[0]}", "--format=%T")
+def states_of(job_id: str) -> dict[str, str] | str:
+    """State of a job, or of every element of a job array, by its id (``12`` or ``12_0``).
+
+    ``UNREACHABLE`` instead if nothing is known; a job that is missing in the answer is ``GONE``.
+    """
+    asked = _ask(f"--jobs={job_id}", "--array", "--format=%i %T")
     if asked is None:
         return UNREACHABLE
     if asked.returncode:
-        return GONE if "Invalid job id" in asked.stderr else UNREACHABLE
-    states = asked.stdout.split()
-    return states[0] if states else GONE
+        return {} if "Invalid job id" in asked.stderr else UNREACHABLE
+    return dict(line.split() for line in asked.stdout.splitlines() if line.strip())
+
+
+def job_state(job_id: str) -> str:
+    """The job's state as squeue names it (of an array: of one element that is alive), or ``GONE``, ``UNREACHABLE``."""
+    found = states_of(job_id)
+    if isinstance(found, str):
+        return found
+    return next((state for state in found.values() if state in ALIVE), next(iter(found.values()), GONE))
 
 
 def job_states(job_ids: Sequence[str]) -> dict[str, str]:
     """The state of each job, in one call."""
     if not job_ids:
         return {}
-    asked = _ask("--me", "--format=%A %T")
+    asked = _ask("--me", "--array", "--format=%F %T")
     if asked is None or asked.returncode:
         return dict.fromkeys(job_ids, UNREACHABLE)
-    states = dict(line.split() for line in asked.stdout.splitlines() if line.strip())
-    return {job: states.get(job, GONE) for job in job_ids}
+    return {job: _by_job(asked.stdout).get(job, GONE) for job in job_ids}
 
 
 def find_jobs(name: str) -> dict[str, str] | None:
     """Id -> state of the caller's jobs of that name that are alive; None if the controller did not answer."""
-    asked = _ask("--me", f"--name={name}", "--format=%A %T")
+    asked = _ask("--me", f"--name={name}", "--array", "--format=%F %T")
     if asked is None or asked.returncode:
         return None
-    found = dict(line.split() for line in asked.stdout.splitlines() if line.strip())
-    return {job: state for job, state in found.items() if state in ALIVE}
+    return {job: state for job, state in _by_job(asked.stdout).items() if state in ALIVE}
+
+
+def _by_job(answer: str) -> dict[str, str]:
+    """Job, or job array, -> its state; of an array that of the element which is most alive."""
+    found: dict[str, str] = {}
+    for line in filter(str.strip, answer.splitlines()):
+        job, state = line.split()
+        if job not in found or _liveliness(state) > _liveliness(found[job]):
+            found[job] = state
+    return found
+
+
+def _liveliness(state: str) -> int:
+    return 0 if state not in ALIVE else 1 if state == ENDING else 2 if state in WAITING else 3
 
 
 def cancel(job_id: str) -> str:

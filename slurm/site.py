@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rised.config import ConfigError, Settings, operational
-from rised.config.loader import load
+from rised.config.loader import bind
+from rised.config.overlays import compose, merge
+from rised.config.source import Mapping, Origin
 
 
 class StageResources(Settings):
@@ -50,6 +52,10 @@ class Site(Settings):
     lost_after_s: float = operational(
         30.0, ge=0, description="Seconds for which a job may be unknown to Slurm and without result before it is lost."
     )
+    service_linger_s: float = operational(
+        300.0, ge=0, description="Seconds after which a server that nobody needs any more ends itself."
+    )
+    array_parallelism: int = operational(256, gt=0, description="Parts of a job array that run at a time.")
     stages: dict[str, StageResources] = operational(description="Resources by stage name.")
 
     def resources(self, stage: str) -> StageResources:
@@ -61,9 +67,16 @@ class Site(Settings):
         return self.stages[stage]
 
 
-def load_site(path: Path, overrides: Sequence[str] = ()) -> Site:
-    """The site file, validated; ConfigError names file, key and nearest valid key."""
-    return load(Site, [path], overrides)
+def load_site(path: Path, overrides: Sequence[str] = (), experiment: Path | None = None) -> Site:
+    """The site file, validated; ConfigError names file, key and nearest valid key.
+
+    ``experiment``: a file whose ``resources`` say what jobs of its stages need; they win over the site's ``stages``.
+    """
+    site = compose([path], overrides)
+    wanted = None if experiment is None else compose([experiment]).items.get("resources")
+    if wanted is not None:
+        site = merge(site, Mapping({"stages": wanted}, {"stages": Origin(str(experiment))}, Origin(str(experiment))))
+    return bind(Site, site)
 
 
 def executor_parameters(site: Site, stage: str, job_name: str) -> dict[str, Any]:
@@ -86,6 +99,7 @@ def executor_parameters(site: Site, stage: str, job_name: str) -> dict[str, Any]
         "cpus_per_task": wanted.cpus_per_task,
         "stderr_to_stdout": True,
         "slurm_signal_delay_s": site.signal_delay_s,
+        "slurm_array_parallelism": site.array_parallelism,
         # srun of a batch script does not inherit it (Slurm 22.05 and later)
         "slurm_srun_args": [f"--cpus-per-task={wanted.cpus_per_task}"],
         "slurm_additional_parameters": options,

@@ -7,6 +7,7 @@ so that its last words come back when it fails.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
 import signal
 import socket
@@ -21,7 +22,7 @@ from typing import Any
 import submitit
 
 from slurm.errors import StageFailed
-from slurm.job_files import JobFiles, StageCall, append_line, write_json
+from slurm.job_files import JobFiles, StageCall, append_line, read_json, write_json
 from stages.attempts import STOPPED
 
 FIRST_PORT, PORTS = 20_000, 20_000
@@ -41,6 +42,8 @@ class StageJob:
     limit_s: float = float("inf")
     """After so many seconds a signal to stop means the time limit, not a preemption."""
     rendezvous_address: str | None = None
+    part: int | None = None
+    """Which part of a job array this is; None: the whole stage."""
     child: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     told_to_end: bool = field(default=False, repr=False)
     began: float = field(default_factory=time.monotonic, repr=False)
@@ -51,11 +54,12 @@ class StageJob:
         files = JobFiles(Path(self.folder))
         self.began = time.monotonic()
         restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-        if restarts and files.finished.is_file():
+        if restarts and (read_json(self._mark(files)) or {}).get("job") == environment.job_id:
             return "finished before the requeue"  # requeued between its last line and its end: never run it twice
         first = environment.global_rank == 0
         if first:
             attempt = {"job": environment.job_id, "restart": restarts, "host": socket.gethostname()}
+            attempt |= {} if self.part is None else {"part": self.part}
             append_line(files.attempts, attempt | {"event": "started", "time": time.time()})
         if environment.cluster == "slurm":
             signal.signal(signal.SIGTERM, self._end_step)
@@ -64,17 +68,17 @@ class StageJob:
         )
         try:
             while (code := self.child.poll()) is None:
+                self.watch()
                 time.sleep(POLL_S)
-            # An error written while Slurm is ending the job would count as the stage's own failure, although the job
-            # may be requeued. An OOM killer that took the child alone lets us live.
-            while code and environment.cluster == "slurm" and (self.told_to_end or code == STOPPED):
-                time.sleep(POLL_S)
-            if code == -signal.SIGKILL:
+            if self._may_be_killed(code):
                 time.sleep(KILLED_TOGETHER_S)
+            # An end written while Slurm is ending the job would count as the stage's own, although the job may be
+            # requeued. An OOM killer that took the child alone lets us live.
+            while environment.cluster == "slurm" and self._is_being_ended(code):
+                time.sleep(POLL_S)
         finally:
             self._kill_child()
-        if code != 0:
-            raise StageFailed(f"{self.call.name}: {' '.join(self.call.command[:4])} … ended with code {code}")
+        self._judge(code)
         if first:
             self._finish(files, environment.job_id)
         return self.call.fingerprint()
@@ -97,8 +101,23 @@ class StageJob:
                 flush=True,
             )
             return None
-        again = StageJob(self.call, self.folder, self.finish_step_s, self.limit_s, self.rendezvous_address)
-        return submitit.helpers.DelayedSubmission(again)
+        return submitit.helpers.DelayedSubmission(dataclasses.replace(self, child=None, told_to_end=False))
+
+    def watch(self) -> None:
+        """Called again and again while the command runs."""
+
+    def _may_be_killed(self, code: int) -> bool:
+        """Whether the command's end looks like the end of the whole job, of which this process has not heard yet."""
+        return code == -signal.SIGKILL
+
+    def _is_being_ended(self, code: int) -> bool:
+        """Whether to wait for Slurm, which ends the job or requeues it."""
+        return code != 0 and (self.told_to_end or code == STOPPED)
+
+    def _judge(self, code: int) -> None:
+        """StageFailed unless the command ended well."""
+        if code != 0:
+            raise StageFailed(f"{self.call.name}: {' '.join(self.call.command[:4])} … ended with code {code}")
 
     def _end_step(self, number: int, frame: FrameType | None) -> None:
         """SIGTERM: the job is being cancelled, requeued or preempted; the stage may use what time is left."""
@@ -122,15 +141,24 @@ class StageJob:
         if self.child is not None and not _has_ended(self.child.pid):
             os.kill(self.child.pid, signal.SIGKILL)
 
+    def _mark(self, files: JobFiles) -> Path:
+        return files.finished if self.part is None else files.finished_part(self.part)
+
     def _finish(self, files: JobFiles, job_id: str) -> None:
+        mark = {"job": job_id, "fingerprint": self.call.fingerprint(), "time": time.time()}
+        if self.part is not None:
+            write_json(files.finished_part(self.part), mark)
+            return
         missing = [output for output in self.call.outputs if not Path(output).exists()]
         if missing:
             raise StageFailed(f"{self.call.name}: the command ended well but did not write {', '.join(missing)}")
         files.keep(self.call.outputs)
-        write_json(files.finished, {"job": job_id, "time": time.time()})
+        write_json(files.finished, mark)
 
     def _variables(self, environment: Any) -> Mapping[str, str]:
         """The child's environment; torch's rendezvous variables with it where the job has several processes."""
+        if self.part is not None:
+            return os.environ | {"STAGE_PART": str(self.part), "STAGE_PARTS": str(self.call.parts)}
         if environment.num_tasks == 1:
             return os.environ
         address = self.rendezvous_address or environment.hostnames[0]

@@ -22,13 +22,13 @@ from rised.experiment import RunSettings
 from rised.records.commit import RunDirectory
 from rised.records.layout import MANIFESTS
 from rised.records.schemas import to_table
-from rised.rollouts.episodes import CollectTimings, collect
 from stages.cli import add_common, run_stage
 from stages.loop import VALIDATION, validation_metrics, validation_plans, validation_rollout
-from stages.policy import open_policy
 from stages.progress import rates
 from stages.provenance import refuse_other_basis, validation_basis
-from stages.setup import load_experiment, open_pool, panel, read_tasks
+from stages.ranks import Ranks
+from stages.setup import load_experiment, panel, read_tasks
+from stages.workers import WorkerGroup
 
 
 def remove_evaluation(out: Path) -> None:
@@ -42,8 +42,23 @@ def remove_evaluation(out: Path) -> None:
     shutil.rmtree(out)
 
 
-def evaluate(config: RunSettings, tasks: Sequence[Task], out: Path) -> None:
-    """Play every held-out task and commit the result as step 0 of ``out``."""
+def evaluate(config: RunSettings, tasks: Sequence[Task], out: Path, again: bool = False) -> None:
+    """Play every held-out task and commit the result as step 0 of ``out``; ``again``: replace one that is there.
+
+    In a job of several processes each calls this and plays its share; the first one writes ``out``.
+    """
+    with Ranks.of_job() as ranks:
+        if ranks.drives:
+            if again:
+                remove_evaluation(out)
+            drive(config, tasks, out, ranks)
+        else:
+            with WorkerGroup(config, ranks) as workers:
+                workers.follow()
+
+
+def drive(config: RunSettings, tasks: Sequence[Task], out: Path, ranks: Ranks) -> None:
+    """The first process's part."""
     with RunDirectory(out) as run:
         run.recover()
         basis = validation_basis(config, tasks)
@@ -53,14 +68,10 @@ def evaluate(config: RunSettings, tasks: Sequence[Task], out: Path) -> None:
             )
             run.finish(0)
             return
-        policy = open_policy(config)
         panels = {name: panel(tasks, name, VALIDATION) for name in config.environments}
         plans = validation_plans(config, panels, 0, f"{config.experiment}/warm_start")
-        timings = CollectTimings()
-        with open_pool(config) as pool, run.step(0, expected={VALIDATION: len(plans)}) as step:
-            rollouts = collect(
-                plans, policy.engine, policy.rendering, pool, validation_rollout(config), _print_progress, timings
-            )
+        with WorkerGroup(config, ranks) as workers, run.step(0, expected={VALIDATION: len(plans)}) as step:
+            rollouts, timings = workers.collect(plans, validation_rollout(config), _print_progress)
             metrics = validation_metrics(rollouts, 0)
             step.write(VALIDATION, to_table(rollouts, "rollouts"))
             step.write("metrics", to_table(metrics, "metrics"))
@@ -95,9 +106,7 @@ def main() -> None:
         print(dump(config))
         return
     tasks = read_tasks(args.tasks)
-    if args.again:
-        remove_evaluation(args.out)
-    evaluate(config, tasks, args.out)
+    evaluate(config, tasks, args.out, args.again)
 
 
 if __name__ == "__main__":

@@ -23,20 +23,15 @@ from rised.config.loader import load_text
 from rised.config.paths import check_results_path
 from rised.config.resolved import dump, refuse_changed_strict_keys
 from rised.environments.base import Task
-from rised.environments.pool import EnvironmentPool
 from rised.experiment import RunConfig, run_directory
-from rised.learner.learner import Learner
 from rised.methods.composition import Method
-from rised.models.loading import load_policy
 from rised.records.commit import RunDirectory, Step
 from rised.records.errors import RecordError
 from rised.records.layout import CONFIG, DONE, HEADER
 from rised.records.schemas import from_table, to_table
 from rised.records.shards import RunReader
 from rised.records.types import Metric, Rollout, Timing
-from rised.rollouts.episodes import CollectTimings, collect
-from rised.rollouts.plans import EpisodePlan
-from rised.rollouts.settings import RolloutSettings
+from rised.rollouts.episodes import CollectTimings
 from rised.rubrics.judges import JUDGES
 from rised.rubrics.vocabulary import load_vocabulary
 from rised.rubrics.windows import TagWindow
@@ -54,28 +49,27 @@ from stages.loop import (
     validation_plans,
     validation_rollout,
 )
-from stages.policy import open_policy
 from stages.progress import RunProgress
 from stages.provenance import code_hash, refuse_other_basis, refuse_other_inputs, run_header, validation_basis
-from stages.setup import load_run, open_pool, panel, read_tasks
+from stages.ranks import Ranks
+from stages.setup import load_run, panel, read_tasks
+from stages.workers import WorkerGroup
 
 
 class Trainer:
-    """Everything that lives as long as the process: model, engine, workers, judge, method, and what resumes them."""
+    """What the driver of a run holds as long as it lives: worker group, judge, method, and what resumes them."""
 
-    def __init__(self, config: RunConfig, tasks: Sequence[Task], run: RunDirectory) -> None:
-        self.config, self.run = config, run
+    def __init__(
+        self, config: RunConfig, tasks: Sequence[Task], run: RunDirectory, workers: WorkerGroup, method: Method
+    ) -> None:
+        self.config, self.run, self.workers, self.method = config, run, workers, method
         self.run_name = f"{config.experiment}/{config.method.name}/seed-{config.seed}"
         self.vocabulary = load_vocabulary(Path(config.rubrics.vocabulary))
         self.judge = JUDGES[config.rubrics.judge.type](config.rubrics.judge, self.vocabulary)
-        self.method = Method.from_settings(config.method, self.vocabulary)
         names = list(config.environments)
         self.train_panels = {name: panel(tasks, name, TRAIN) for name in config.trained_on}
         self.validation_panels = {name: panel(tasks, name, VALIDATION) for name in names}
         self.code = code_hash()
-        self.policy = open_policy(config)
-        reference = load_policy(config.model)[0] if config.method.kl.coefficient > 0 else None
-        self.learner = Learner(self.policy.model, reference, config.learner, temperature=config.rollout.temperature)
         self.window = TagWindow(config.rubrics.window_steps)
         self.cursors = dict.fromkeys(names, 0)
         self.steering: dict[str, tuple[str, ...]] = {}
@@ -86,8 +80,7 @@ class Trainer:
         if last is None:
             return 0
         state = json.loads(self.run.state_file("loop.json").read_text())
-        self.learner.load_state(self.run.state_file("loop.json").parent)
-        self.policy.engine.load_weights(self.learner.model)
+        self.workers.load_state(self.run.state_file("loop.json").parent)
         self.method.load_state(state["method"])
         self.window = TagWindow.from_json(state["window"])
         self.cursors = {name: int(value) for name, value in state["cursors"].items()}
@@ -96,7 +89,7 @@ class Trainer:
 
     def write_state(self, step: Step) -> None:
         """Everything that the next step depends on."""
-        self.learner.save_state(step.folder())
+        self.workers.learner.save_state(step.folder())
         step.add_files()
         state = {
             "method": self.method.state(),
@@ -106,9 +99,7 @@ class Trainer:
         }
         step.write_state("loop.json", json.dumps(state, sort_keys=True).encode())
 
-    def update(
-        self, number: int, pool: EnvironmentPool, progress: RunProgress
-    ) -> tuple[list[Metric], dict[str, float]]:
+    def update(self, number: int, progress: RunProgress) -> tuple[list[Metric], dict[str, float]]:
         """One update, committed: collect, tag, select, learn, steer, and validate when it is due."""
         config, started = self.config, time.perf_counter()
         candidates = self.method.candidate_count()
@@ -124,7 +115,7 @@ class Trainer:
         )
         with self.run.step(number, expected={"rollouts": len(plans)}) as step:
             progress.phase("rollouts")
-            rollouts, collected = self._collect(plans, pool, config.rollout)
+            rollouts, collected = self.workers.collect(plans, config.rollout)
             rollout_s = time.perf_counter() - started
             progress.phase("tags")
             tags = self.judge.tag(rollouts)
@@ -134,10 +125,10 @@ class Trainer:
             chosen = {s.group_id: s.order for s in selections if s.selected}
             selected = sorted((g for g in groups if g.group_id in chosen), key=lambda g: chosen[g.group_id] or 0)
             self.window.push(number, rollouts, tags)
-            sequences = self.method.training_sequences(selected, self.window, self.policy.rendering, config.block_style)
+            rendering = self.workers.policy.rendering
+            sequences = self.method.training_sequences(selected, self.window, rendering, config.block_style)
             progress.phase("update")
-            report = self.learner.update(sequences, self.method.loss_terms())
-            self.policy.engine.load_weights(self.learner.model)
+            report = self.workers.update(sequences)
             self.steering = self.method.steering_for_next_step(self.window)
             for name, count in quotas(candidates, list(self.train_panels), number).items():
                 self.cursors[name] += count
@@ -158,15 +149,15 @@ class Trainer:
             parts["other"] = step_s - sum(parts.values())
             parts["step"] = step_s
             if number % config.validation.every == 0 or number == config.updates:
-                metrics += self._validate(number, step, pool, progress)
+                metrics += self._validate(number, step, progress)
             self.write_state(step)
             exported = number == config.updates or (config.export_every and number % config.export_every == 0)
             if exported:
-                self.learner.export_hf(step.folder(checkpoint=True), self.policy.tokenizer)
+                self.workers.learner.export_hf(step.folder(checkpoint=True), self.workers.policy.tokenizer)
                 step.add_files(checkpoint=True)
             step.write("metrics", to_table(metrics, "metrics"))
             step.write("timings", to_table(_timings(number, parts, collected), "timings"))
-            step.commit({"code": self.code})
+            step.commit({"code": self.code} | self._several_processes())
         return metrics, parts
 
     def start(self, warm_start: Path, tasks: Sequence[Task]) -> list[Metric]:
@@ -195,18 +186,16 @@ class Trainer:
             step.commit()
         return metrics
 
-    def _collect(
-        self, plans: Sequence[EpisodePlan], pool: EnvironmentPool, settings: RolloutSettings
-    ) -> tuple[list[Rollout], CollectTimings]:
-        timings = CollectTimings()
-        rollouts = collect(plans, self.policy.engine, self.policy.rendering, pool, settings, timings=timings)
-        return rollouts, timings
+    def _several_processes(self) -> dict[str, int]:
+        """How many learned: the last bits of a step follow from it."""
+        count = len(self.workers.ranks.layout.learners)
+        return {"learner_ranks": count} if count > 1 else {}
 
-    def _validate(self, number: int, step: Step, pool: EnvironmentPool, progress: RunProgress) -> list[Metric]:
+    def _validate(self, number: int, step: Step, progress: RunProgress) -> list[Metric]:
         progress.phase("validation")
         plans = validation_plans(self.config, self.validation_panels, number, self.run_name)
         step.expect(VALIDATION, len(plans))
-        rollouts, _ = self._collect(plans, pool, validation_rollout(self.config))
+        rollouts, _ = self.workers.collect(plans, validation_rollout(self.config))
         step.write(VALIDATION, to_table(rollouts, "rollouts"))
         return validation_metrics(rollouts, number) + self._tag_validation(rollouts, step)
 
@@ -245,7 +234,21 @@ def refuse_other_run(config: RunConfig, out: Path) -> None:
 
 
 def train(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path) -> None:
-    """Run to the last update, or return at once when that is committed already."""
+    """Run to the last update, or return at once when that is committed already.
+
+    In a job of several processes each calls this; only the first one touches ``out``.
+    """
+    with Ranks.of_job(config.placement.rollout_nodes) as ranks:
+        method = Method.from_settings(config.method, load_vocabulary(Path(config.rubrics.vocabulary)))
+        if ranks.drives:
+            drive(config, tasks, warm_start, out, ranks, method)
+        else:
+            with WorkerGroup(config, ranks, method.loss_terms()) as workers:
+                workers.follow()
+
+
+def drive(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path, ranks: Ranks, method: Method) -> None:
+    """The first process's part: decide, record, and lead the others."""
     with RunDirectory(out) as run:
         if run.last_committed() is None:
             (out / HEADER).unlink(missing_ok=True)  # of a start that came to nothing: no result depends on it
@@ -260,9 +263,9 @@ def train(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path)
             run.finish(last)
             return
         (out / DONE).unlink(missing_ok=True)
-        trainer = Trainer(config, tasks, run)
-        with open_pool(config) as pool:
-            prepare_run(run, trainer, tasks, {name: pool.system_prompt(name) for name in config.environments})
+        with WorkerGroup(config, ranks, method.loss_terms()) as workers:
+            trainer = Trainer(config, tasks, run, workers, method)
+            prepare_run(run, trainer, tasks, workers.system_prompts())
             first = trainer.resume()
             attempts = AttemptLog(out)
             attempts.begin(first)
@@ -270,7 +273,7 @@ def train(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path)
                 if first == 0:
                     progress.step(0, trainer.start(warm_start, tasks), {})
                 for number in range(max(1, first), config.updates + 1):
-                    metrics, parts = trainer.update(number, pool, progress)
+                    metrics, parts = trainer.update(number, progress)
                     progress.step(number, metrics, parts)
                     if attempts.stop_asked and number < config.updates:
                         attempts.end("stopped", number)

@@ -43,6 +43,7 @@ rollout:
   max_turns: {{dbbench: 2}}
   max_episode_tokens: 400
   environment_workers: 1
+  cohort_size: 4
 rollouts_per_group: 4
 learner: {{learning_rate: 1.0e-3, threads: 1, gradient_share_every: 2}}
 updates: 3

@@ -1,7 +1,8 @@
 """One update: reference pass, teacher pass, actor pass in micro-batches, one optimiser step.
 
 Blind to methods. Deterministic: no random number is drawn, dropout is off, and the order of all sums follows from the
-sequences. The state to resume from is in ``state``, the arithmetic of reductions in ``reductions``.
+sequences and the number of ranks. The state to resume from is in ``state``, the arithmetic of reductions in
+``reductions``, what ranks share in ``ranks``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rised.learner import state
 from rised.learner.errors import LearnerError
 from rised.learner.measures import Tally
 from rised.learner.passes import scored, scored_without_gradient
+from rised.learner.ranks import ALONE, LearnerRanks
 from rised.learner.reductions import Totals, token_weights
 from rised.learner.settings import LearnerSettings
 from rised.learner.types import LossTerm, Need, Timings, TokenStreams, TrainingSequence, UpdateReport
@@ -42,7 +44,8 @@ class Learner:
     """Holds the policy, its optimiser and the frozen reference.
 
     ``temperature`` is the sampling temperature of the rollouts: all log-probabilities are taken at it. The policy's
-    weights are its own teacher. The reference may be None if no loss term needs one.
+    weights are its own teacher. The reference may be None if no loss term needs one. Of several ``ranks`` each calls
+    :meth:`update` with the same sequences and terms.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Learner:
         settings: LearnerSettings,
         *,
         temperature: float,
+        ranks: LearnerRanks = ALONE,
     ) -> None:
         if temperature <= 0:
             raise LearnerError(f"temperature {temperature}: log-probabilities at a temperature of 0 are not defined")
@@ -67,6 +71,7 @@ class Learner:
         self.reference_model = None if reference_model is None else reference_model.eval().requires_grad_(False)
         self.settings = settings
         self.temperature = temperature
+        self.ranks = ranks
         self.optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=settings.learning_rate,
@@ -84,27 +89,35 @@ class Learner:
         but not passed through the actor. If no sequence carries a gradient the update is empty: the loss is exactly 0,
         all gradients are 0, and neither weights (no weight decay either) nor the optimiser's moments change.
 
-        Raises LearnerError if the gradient is not finite (weights are then as before), or a pass is not possible.
+        Raises LearnerError if the gradient is not finite (weights are then as before), a pass is not possible, or the
+        weights of the ranks differ afterwards.
         """
         terms = [term for term in terms if term.coefficient != 0.0]
         plan = self._plan(sequences, terms)
         needs = {need for term in terms for need in term.needs}
 
+        batches = self._actor_batches(sequences, plan.trained)
+        mine = sorted(b for batch in batches for b in batch)
+
         started = time.perf_counter()
         if Need.REFERENCE in needs:
-            plan.reference = self._reference_pass(sequences, plan.trained)
+            plan.reference = self._reference_pass(sequences, mine)
         after_reference = time.perf_counter()
         if Need.TEACHER in needs:
-            plan.teacher = self._teacher_pass(sequences, plan.trained)
+            plan.teacher = self._teacher_pass(sequences, mine)
         after_teacher = time.perf_counter()
 
         tally = Tally(terms, self._measures_shares())
         self.optimizer.zero_grad(set_to_none=True)
-        for batch in self._actor_batches(sequences, plan.trained):
+        for batch in batches:
             self._actor_pass(sequences, batch, terms, plan, tally)
-        if not plan.trained:
+        if not batches:
             self.empty_loss().backward()
+        if self.ranks.count > 1:
+            self.ranks.add_up([_gradient(parameter) for parameter in self.model.parameters()])
+        tally.add_up(self.ranks, list(self.model.parameters()))
         learning_rate = self._step(tally) if plan.trained else None
+        self._refuse_different_weights()
         self.updates += 1
         self.empty_updates += not plan.trained
         timings = Timings(
@@ -155,9 +168,11 @@ class Learner:
         return dict(zip(taught, values, strict=True))
 
     def _actor_batches(self, sequences: Sequence[TrainingSequence], trained: Sequence[int]) -> list[list[int]]:
+        """This rank's micro-batches. How sequences are cut into them does not depend on the ranks."""
         lengths = [len(sequences[b].token_ids) for b in trained]
         cut = plan_micro_batches(lengths, self.settings.micro_batch_tokens)
-        return [[trained[i] for i in batch] for batch in cut]
+        batches = [[trained[i] for i in batch] for batch in cut]
+        return self.ranks.mine(batches, [sum(len(sequences[b].token_ids) for b in batch) for batch in batches])
 
     def _actor_pass(
         self,
@@ -199,6 +214,16 @@ class Learner:
         self.optimizer.step()
         return learning_rate
 
+    def _refuse_different_weights(self) -> None:
+        if self.ranks.count == 1:
+            return
+        sums = self.ranks.gather(float(sum(p.detach().double().sum() for p in self.model.parameters())))
+        if len(set(sums)) > 1:
+            raise LearnerError(
+                f"update {self.updates}: the ranks' weights differ (sums {sums}); a node computes otherwise than the "
+                "others. Start again without it: the run goes on from its last committed step"
+            )
+
     def _measures_shares(self) -> bool:
         every = self.settings.gradient_share_every
         return every > 0 and self.updates % every == 0
@@ -215,6 +240,13 @@ class Learner:
     def export_hf(self, folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
         """Write a Hugging Face directory that any engine can load."""
         state.export_hf(folder, self.model, tokenizer)
+
+
+def _gradient(parameter: torch.nn.Parameter) -> Tensor:
+    """The parameter's gradient, of zeros where this rank's batches do not reach it."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
 
 
 def _tensor(values: np.ndarray, like: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from rised.learner.ranks import LearnerRanks
 from rised.learner.types import LossTerm, Measure, TokenStreams
 
 
@@ -23,6 +24,10 @@ class _Mean:
     def add(self, values_N: Tensor) -> None:
         self.total += float(values_N.detach().double().sum())
         self.count += values_N.numel()
+
+    def join(self, other: _Mean) -> None:
+        self.total += other.total
+        self.count += other.count
 
     @property
     def value(self) -> float | None:
@@ -68,6 +73,36 @@ class Tally:
             found = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)]
             total = self._gradients.get(name)
             self._gradients[name] = found if total is None else [a + b for a, b in zip(total, found, strict=True)]
+
+    def add_up(self, ranks: LearnerRanks, parameters: Sequence[Tensor]) -> None:
+        """Make it the tally of all ranks."""
+        if ranks.count == 1:
+            return
+        gradients = self._gradients
+        if self._shares:
+            for name in self._losses:
+                own = gradients.get(name) or [torch.zeros_like(p) for p in parameters]
+                ranks.add_up(own)
+                gradients[name] = own
+        self._gradients = {}
+        others = [tally for rank, tally in enumerate(ranks.gather(self)) if rank != ranks.index]
+        self._gradients = gradients
+        for other in others:
+            self._join(other)
+        for name, count in self._token_counts.items():
+            if count == 0:
+                self._gradients.pop(name, None)
+
+    def _join(self, other: Tally) -> None:
+        for name in self._losses:
+            self._losses[name] += other._losses[name]
+            self._token_counts[name] += other._token_counts[name]
+        for name, mean in other._diagnostics.items():
+            self._diagnostics.setdefault(name, _Mean()).join(mean)
+        self._sampler_difference.join(other._sampler_difference)
+        self._negative_logprob.join(other._negative_logprob)
+        largest = [m for m in (self._sampler_difference_max, other._sampler_difference_max) if m is not None]
+        self._sampler_difference_max = max(largest, default=None)
 
     def losses(self) -> dict[str, float]:
         """term -> loss so far, coefficient included."""

@@ -18,7 +18,7 @@ from rised.models.protocols import Engine
 from rised.models.rendering import ChatRendering
 from rised.records.types import Rollout, StopReason
 from rised.rollouts.episode import Episode
-from rised.rollouts.plans import EpisodePlan
+from rised.rollouts.plans import EpisodePlan, cohorts
 from rised.rollouts.settings import RolloutSettings
 
 COHORTS_AT_ONCE = 3
@@ -58,7 +58,7 @@ def collect(
     timings = timings if timings is not None else CollectTimings()
     begun, fed, generated = time.perf_counter(), engine.tokens_fed, engine.tokens_generated
     episodes = [Episode(plan, settings.max_episode_tokens) for plan in plans]
-    waiting = [_Cohort(slots, episodes, engine, rendering, pool, settings) for slots in _cohorts(plans, settings)]
+    waiting = [_Cohort(slots, episodes, engine, rendering, pool, settings) for slots in _in_turn(plans, settings)]
     waiting.reverse()
     in_environment: dict[Future[float], _Cohort] = {}
     with ThreadPoolExecutor(max_workers=1) as environment_thread:
@@ -88,14 +88,13 @@ def collect(
     return [episode.rollout() for episode in episodes]
 
 
-def _cohorts(plans: Sequence[EpisodePlan], settings: RolloutSettings) -> list[list[int]]:
+def _in_turn(plans: Sequence[EpisodePlan], settings: RolloutSettings) -> list[list[int]]:
     """Slots of each cohort, environments taking turns."""
-    by_environment: dict[str, list[int]] = {}
-    for slot, plan in enumerate(plans):
-        by_environment.setdefault(plan.task.environment, []).append(slot)
-    size = settings.cohort_size
-    parts = [[slots[i : i + size] for i in range(0, len(slots), size)] for slots in by_environment.values()]
-    return [cohorts[i] for i in range(max(map(len, parts), default=0)) for cohorts in parts if i < len(cohorts)]
+    by_environment: dict[str, list[list[int]]] = {}
+    for slots in cohorts(plans, settings.cohort_size):
+        by_environment.setdefault(plans[slots[0]].task.environment, []).append(slots)
+    parts = list(by_environment.values())
+    return [part[i] for i in range(max(map(len, parts), default=0)) for part in parts if i < len(part)]
 
 
 class _Cohort:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rised.environments.base import Task
@@ -47,3 +48,21 @@ class EpisodePlan:
     def system_prompt(self, instructions: str) -> str:
         """The environment's instructions, then the steering text on lines of its own."""
         return f"{instructions}\n{self.steering_text}" if self.steering_text else instructions
+
+
+def cohorts(plans: Sequence[EpisodePlan], cohort_size: int) -> list[list[int]]:
+    """Indices of the episodes that advance together: of one environment, at most ``cohort_size``; by environment."""
+    by_environment: dict[str, list[int]] = {}
+    for slot, plan in enumerate(plans):
+        by_environment.setdefault(plan.task.environment, []).append(slot)
+    return [
+        slots[start : start + cohort_size]
+        for slots in by_environment.values()
+        for start in range(0, len(slots), cohort_size)
+    ]
+
+
+def share_of(plans: Sequence[EpisodePlan], cohort_size: int, index: int, count: int) -> list[EpisodePlan]:
+    """What process ``index`` of ``count`` plays: whole cohorts, so that no batch depends on the number of processes."""
+    taken = sorted(slot for cohort in cohorts(plans, cohort_size)[index::count] for slot in cohort)
+    return [plans[slot] for slot in taken]

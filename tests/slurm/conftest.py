@@ -17,11 +17,13 @@ signal_delay_s: 20
 finish_step_s: 10
 poll_s: 0.5
 lost_after_s: 3
+service_linger_s: 4
 rendezvous_address: 127.0.0.1
 stages:
   count: {time_min: 5, cpus_per_task: 1, memory_gb: 0.2}
   brief: {time_min: 1, cpus_per_task: 1, memory_gb: 0.2}
   low: {time_min: 5, cpus_per_task: 4, memory_gb: 0.2, partition: low}
+  server: {time_min: 5, cpus_per_task: 1, memory_gb: 0.2, gpus_per_node: 1}
   meet: {time_min: 5, cpus_per_task: 1, memory_gb: 0.5, nodes: 2, tasks_per_node: 2, gpus_per_node: 2}
 """
 

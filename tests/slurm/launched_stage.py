@@ -1,4 +1,4 @@
-"""A counting stage of the tests and the launchers that are started for it."""
+"""Stages of the tests and the launchers that are started for them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 
 from slurm.one_host import OneHostCluster
 
-COUNTING = Path(__file__).with_name("counting_stage.py")
+HERE = Path(__file__).parent
 
 
 @dataclass
 class Stage:
-    """A counting stage and the launchers that are started for it."""
+    """A stage (of a program beside this file) and the launchers that are started for it."""
 
     cluster: OneHostCluster
     repository: Path
@@ -28,6 +28,10 @@ class Stage:
     executor: str = "slurm"
     resumes: bool = True
     nohup: bool = False
+    program: str = "counting_stage.py"
+    options: tuple[str, ...] = ()
+    """Further options of the launcher."""
+    name: str = ""
 
     @property
     def out(self) -> Path:
@@ -39,15 +43,16 @@ class Stage:
 
     @property
     def job_name(self) -> str:
-        return f"test-{self.folder.name}"
+        return self.name or f"test-{self.folder.name}"
 
     def launch(self, *arguments: object, **variables: str) -> subprocess.Popen[bytes]:
         """Start a launcher in the background; what it prints goes to ``log``."""
         command = [sys.executable, "-m", "slurm.launch", "--executor", self.executor, "--site", str(self.site)]
         command += ["--stage", self.stage, "--name", self.job_name, "--folder", str(self.folder / "job")]
         command += ["--resumes"] if self.resumes else []
+        command += self.options
         command += ["--input", str(self.site), "--output", str(self.out), "--"]
-        command += [sys.executable, str(COUNTING), "--out", str(self.out), *map(str, arguments)]
+        command += [sys.executable, str(HERE / self.program), "--out", str(self.out), *map(str, arguments)]
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 command,
@@ -63,6 +68,11 @@ class Stage:
         """Ids of this stage's jobs that Slurm still has to run or runs."""
         asked = self.slurm("squeue", "--noheader", "--states=PD,R,CG,S,CF", "--format=%A %j")
         return [line.split()[0] for line in asked.splitlines() if line.split()[1].startswith(self.job_name)]
+
+    def array(self) -> str:
+        """Id of this stage's job array."""
+        asked = self.slurm("squeue", "--noheader", "--format=%F %j")
+        return next(line.split()[0] for line in asked.splitlines() if line.split()[1].startswith(self.job_name))
 
     def slurm(self, program: str, *arguments: str) -> str:
         return subprocess.run(

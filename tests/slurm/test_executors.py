@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from launched_stage import COUNTING, await_that, heed_interrupts
+from launched_stage import HERE, await_that, heed_interrupts
 
 
 def launch(repository: Path, site: Path, folder: Path, executor: str, *arguments: object) -> subprocess.Popen[str]:
     out = folder / "out.txt"
     command = [sys.executable, "-m", "slurm.launch", "--executor", executor, "--site", str(site), "--stage", "count"]
     command += ["--name", "count", "--folder", str(folder / "job"), "--output", str(out), "--"]
-    command += [sys.executable, str(COUNTING), "--out", str(out), *map(str, arguments)]
+    command += [sys.executable, str(HERE / "counting_stage.py"), "--out", str(out), *map(str, arguments)]
     return subprocess.Popen(
         command,
         cwd=repository,

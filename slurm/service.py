@@ -1,0 +1,270 @@
+"""A server as a job of its own, shared by all stages that need it: a judge beside the training runs.
+
+A stage that needs the server holds it: a file below ``holders`` that its launcher keeps fresh. The first holder submits
+the server's job, the last one to go ends it. Where launchers die nobody says goodbye; so the server's job itself looks
+at the holders, and ends when for a while none has a living launcher or a living job. A server that is lost is submitted
+again by whoever holds it.
+
+endpoint.json   written by the server when it answers, removed by it when it ends: where to find it
+holders/        one file for each stage that needs it
+job.json, …     the files of every stage (see ``job_files``)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from rised.config.paths import check_results_path
+from slurm.errors import Detached, StageFailed
+from slurm.job_files import JobFiles, StageCall, read_json, write_json
+from slurm.jobs import Executor, JobSystem, Submitted, is_alive, last_lines_of, last_words
+from slurm.queue import ALIVE, UNREACHABLE, job_state
+from slurm.site import Site
+from slurm.stage_job import StageJob
+from stages.attempts import STOPPED
+
+ENDPOINT, HOLDERS = "endpoint.json", "holders"
+FRESH_S = 90.0
+"""A launcher renews its hold far more often than that."""
+LOOK_S = 15.0
+"""Between two looks of the server's job at its holders."""
+MOST_SUBMISSIONS = 5
+"""Of one launcher; a server that dies that often is not brought back again."""
+WAIT_S, LONGEST_WAIT_S = 0.5, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A stage that needs a server. ``folder``: the stage's, with its job.json."""
+
+    name: str
+    folder: Path
+
+
+@dataclass
+class ServiceJob(StageJob):
+    """The server's command in its job; ends it when nobody holds the service for ``linger_s`` seconds."""
+
+    linger_s: float = 300.0
+    looked: float = 0.0
+    needed: float = 0.0
+    unneeded: bool = False
+
+    def __call__(self) -> str:
+        (Path(self.folder) / ENDPOINT).unlink(missing_ok=True)  # of an attempt that had no time to remove it
+        self.looked = self.needed = time.monotonic()
+        return super().__call__()
+
+    def watch(self) -> None:
+        if time.monotonic() - self.looked < min(LOOK_S, self.linger_s):
+            return
+        self.looked = time.monotonic()
+        if any(holder_lives(path) for path in holder_files(Path(self.folder))):
+            self.needed = time.monotonic()
+        elif time.monotonic() - self.needed > self.linger_s and self.child is not None:
+            print(f"{self.call.name}: nobody needs it any more", flush=True)
+            self.unneeded = True
+            os.kill(self.child.pid, signal.SIGTERM)
+
+    def _may_be_killed(self, code: int) -> bool:
+        return not self.unneeded  # Slurm's SIGTERM may reach the server before it reaches us
+
+    def _is_being_ended(self, code: int) -> bool:
+        return not self.unneeded and (self.told_to_end or code == STOPPED)
+
+    def _judge(self, code: int) -> None:
+        if not self.unneeded:
+            raise StageFailed(f"{self.call.name}: the server ended with code {code}, though it is needed")
+
+
+class Service:
+    """One server. ``call``: its command, which writes ``endpoint.json`` into ``folder`` once it answers."""
+
+    def __init__(
+        self, call: StageCall, site: Site, executor: Executor, folder: Path, stream: TextIO = sys.stdout
+    ) -> None:
+        self.call, self.site, self.executor, self.stream = call, site, executor, stream
+        self.files = JobFiles(check_results_path(folder.absolute()))
+        self.jobs = JobSystem(site, executor, self.files.folder)
+        self._submissions = 0
+        self._holder: Holder | None = None
+        self._looked = 0.0
+
+    @property
+    def endpoint(self) -> Path:
+        return self.files.folder / ENDPOINT
+
+    @contextmanager
+    def held(self, holder: Holder, check: Callable[[], None]) -> Iterator[None]:
+        """The server answers from here on. ``check`` is called while waiting for it and may raise.
+
+        The hold stays behind when the launcher detaches (its job may go on): then the job keeps the server alive.
+        StageFailed if the server cannot be brought up.
+        """
+        (self.files.folder / HOLDERS).mkdir(parents=True, exist_ok=True)
+        self._holder = holder
+        self._renew()
+        try:
+            self._await_answer(check)
+            yield
+        except Detached:
+            raise
+        except BaseException:
+            self._release()
+            raise
+        else:
+            self._release()
+
+    def keep_up(self) -> None:
+        """Renew the hold, and submit the server again if it was lost; call it now and then while the stage runs."""
+        if time.monotonic() - self._looked < LOOK_S:
+            return
+        self._looked = time.monotonic()
+        self._renew()
+        with self._lock():
+            if self._living() is None and self._submissions < MOST_SUBMISSIONS:
+                self._say(f"the server is gone ({self._state()})")
+                self._submit()
+
+    def _await_answer(self, check: Callable[[], None]) -> None:
+        told = False
+        job: Submitted | None = None
+        while True:
+            check()
+            self._renew()
+            with self._lock():
+                living = self._living()
+                if living is None and job is not None and job.has_results() and job.failed_task(0) is not None:
+                    self._fail(job, "failed")
+                if living is None and self._submissions >= MOST_SUBMISSIONS:
+                    self._fail(job, "was lost")
+                job = living or self._submit()
+            if self.endpoint.is_file() and self.jobs.states(job)[0] in ("RUNNING", UNREACHABLE):
+                self._say(f"answers (job {job.job_id})")
+                return
+            if not told:
+                told = True
+                self._say(f"waiting for job {job.job_id} to answer; log {job.only.paths.stdout}")
+            time.sleep(max(WAIT_S, min(self.site.poll_s, LONGEST_WAIT_S)))
+
+    def _living(self) -> Submitted | None:
+        """The server's job, if it lives. Under the lock. StageFailed if it serves with other settings."""
+        known = read_json(self.files.job)
+        if known is None or known["end"] is not None:
+            return None
+        job = self.jobs.known(known["job"], [0], known["tasks"])
+        state = self.jobs.states(job)[0]
+        if state not in ALIVE and state != UNREACHABLE:
+            return None
+        if known["fingerprint"] != self.call.fingerprint():
+            holders = ", ".join(path.stem for path in holder_files(self.files.folder))
+            raise StageFailed(
+                f"{self.call.name}: job {known['job']} ({state}) serves with another command or settings: wait for "
+                f"those who need it ({holders}), or end it (scancel {known['job']})"
+            )
+        return job
+
+    def _state(self) -> str:
+        known = read_json(self.files.job)
+        return "never submitted" if known is None else known["end"] or job_state(known["job"])
+
+    def _submit(self) -> Submitted:
+        """Under the lock."""
+        self._submissions += 1
+        self.endpoint.unlink(missing_ok=True)
+        site = self.site
+        server = ServiceJob(self.call, str(self.files.folder), site.finish_step_s, linger_s=site.service_linger_s)
+        job = self.jobs.submit(self.call.stage, self.call.name, {0: server})
+        self.files.write_job(self.call, self.executor, job.job_id, [0], self.jobs.task_count(self.call.stage))
+        self._say(f"submitted job {job.job_id}")
+        return job
+
+    def _fail(self, job: Submitted | None, how: str) -> None:
+        log = None if job is None else Path(job.only.paths.stdout)
+        lines = [] if log is None else last_lines_of(log)
+        self.files.close_job(how, last_words(lines))
+        raise StageFailed("\n".join([f"{self.call.name}: its job {how}", f"log: {log}", *lines]))
+
+    def _renew(self) -> None:
+        assert self._holder is not None
+        record = {"name": self._holder.name, "folder": str(self._holder.folder), "pid": os.getpid()}
+        write_json(self._hold_file(), record | {"time": time.time()})
+
+    def _hold_file(self) -> Path:
+        assert self._holder is not None
+        return self.files.folder / HOLDERS / f"{self._holder.name}.json"
+
+    def _release(self) -> None:
+        """Give the hold back; the last one to do so ends the server."""
+        self._hold_file().unlink(missing_ok=True)
+        with self._lock():
+            if any(holder_lives(path) for path in holder_files(self.files.folder)):
+                return
+            known = read_json(self.files.job)
+            if known is None or known["end"] is not None:
+                return
+            trouble = self.jobs.cancel(self.jobs.known(known["job"], [0], known["tasks"]))
+            if trouble:
+                self._say(f"job {known['job']} could not be ended ({trouble}); it ends itself after a while")
+                return
+            self.files.close_job("stopped")
+            self.endpoint.unlink(missing_ok=True)
+            self._say(f"nobody needs it any more: job {known['job']} ended")
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        with self.files.lock.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _say(self, text: str) -> None:
+        try:
+            print(f"[{time.strftime('%H:%M:%S')}] {self.call.name}: {text}", file=self.stream, flush=True)
+        except OSError:
+            pass
+
+
+def service_call(stage: str, name: str, command: str, inputs: tuple[str, ...] = ()) -> StageCall:
+    """The call of a server, from its shell words. It resumes: a server that is preempted serves again."""
+    return StageCall(name, stage, tuple(shlex.split(command)), inputs, (), resumes=True)
+
+
+def holder_files(service: Path) -> list[Path]:
+    """The holds on a service, whether alive or not."""
+    return sorted((service / HOLDERS).glob("[!.]*.json"))
+
+
+def holder_lives(path: Path) -> bool:
+    """Whether a hold counts: its launcher renewed it lately, or the job of its stage lives."""
+    try:
+        age_s = _time_of_the_file_system(path.parent) - path.stat().st_mtime
+    except OSError:
+        return False
+    if age_s < FRESH_S:
+        return True
+    hold = read_json(path)
+    job = None if hold is None else read_json(JobFiles(Path(hold["folder"])).job)
+    if job is None or job["end"] is not None or not job["job"]:
+        return False
+    if job["executor"] != "slurm":
+        return job["executor"] == "local" and is_alive(int(job["job"]))
+    return job_state(job["job"]) in ALIVE | {UNREACHABLE}
+
+
+def _time_of_the_file_system(folder: Path) -> float:
+    """Its own clock: that of this machine may differ from that of the launchers' machine."""
+    probe = folder / f".clock-{os.getpid()}"
+    probe.touch()
+    now = probe.stat().st_mtime
+    probe.unlink(missing_ok=True)
+    return now

@@ -1,0 +1,166 @@
+"""The worker group of a run: every process holds the policy, some play episodes, some learn, the first one drives.
+
+The driver calls :meth:`WorkerGroup.collect` and :meth:`WorkerGroup.update` as if it were alone; the other processes
+stand in :meth:`WorkerGroup.follow` and do their share of each. How episodes are cut into batches does not depend on
+the number of processes, so that the same weights give the same rollouts to the last bit; the gradient's sums differ in
+their last bits.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+import torch
+
+from rised.experiment import RunConfig, RunSettings
+from rised.learner.learner import Learner
+from rised.learner.types import TrainingSequence, UpdateReport
+from rised.methods.streams import LossTerm
+from rised.models.loading import load_policy
+from rised.records.types import Rollout
+from rised.rollouts.episodes import CollectTimings, Progress, collect
+from rised.rollouts.plans import EpisodePlan, share_of
+from rised.rollouts.settings import RolloutSettings
+from stages.policy import Policy, open_policy
+from stages.ranks import Order, Ranks
+from stages.setup import open_pool
+
+
+class WorkerGroup:
+    """This process's part of the group, and on the driver the whole. Use as a context manager."""
+
+    def __init__(self, config: RunSettings, ranks: Ranks, terms: Sequence[LossTerm] = ()) -> None:
+        """``terms``: of the loss, for a run that learns; such a run's ``config`` is a RunConfig."""
+        self.config, self.ranks, self.terms = config, ranks, terms
+        self.policy: Policy = open_policy(config)
+        self._learner = self._make_learner(config) if isinstance(config, RunConfig) and ranks.learns else None
+        if self._learner is None and config.learner.threads is not None:
+            torch.set_num_threads(config.learner.threads)
+        self._pool: Any = None
+        self._stack = ExitStack()
+
+    def _make_learner(self, config: RunConfig) -> Learner:
+        reference = load_policy(config.model)[0] if config.method.kl.coefficient > 0 else None
+        return Learner(
+            self.policy.model,
+            reference,
+            config.learner,
+            temperature=config.rollout.temperature,
+            ranks=self.ranks.learner,
+        )
+
+    def __enter__(self) -> WorkerGroup:
+        if self.ranks.plays:
+            self._pool = self._stack.enter_context(open_pool(self.config))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    @property
+    def learner(self) -> Learner:
+        """This process's learner; only where it learns."""
+        assert self._learner is not None
+        return self._learner
+
+    # -- the driver's calls
+
+    def system_prompts(self) -> dict[str, str]:
+        """Each environment's instructions."""
+        return next(found for found in self._everywhere("system_prompts") if found)
+
+    def collect(
+        self, plans: Sequence[EpisodePlan], settings: RolloutSettings, on_progress: Progress | None = None
+    ) -> tuple[list[Rollout], CollectTimings]:
+        """One rollout per plan, in their order, and the times of the slowest process (tokens: of all).
+
+        ``on_progress`` hears of this process's own episodes only.
+        """
+        found = self._everywhere("collect", tuple(plans), settings, mine=(on_progress,))
+        by_id = {rollout.rollout_id: rollout for rollouts, _ in found for rollout in rollouts}
+        timings = [timing for _, timing in found]
+        slowest = max(timings, key=lambda timing: timing.wall_s)
+        total = CollectTimings(
+            wall_s=slowest.wall_s,
+            generation_s=slowest.generation_s,
+            environment_s=slowest.environment_s,
+            environment_wait_s=slowest.environment_wait_s,
+            tokens_fed=sum(timing.tokens_fed for timing in timings),
+            tokens_generated=sum(timing.tokens_generated for timing in timings),
+        )
+        return [by_id[plan.rollout_id] for plan in plans], total
+
+    def update(self, sequences: Sequence[TrainingSequence]) -> UpdateReport:
+        """One optimiser step; afterwards every process plays with the new weights."""
+        report: UpdateReport = self._everywhere("update", tuple(sequences))[0]
+        return report
+
+    def load_state(self, folder: Path) -> None:
+        """Take over weights, optimiser and counters of ``folder`` everywhere."""
+        self._everywhere("load_state", folder)
+
+    def _everywhere(self, name: str, *arguments: Any, mine: tuple[Any, ...] = ()) -> list[Any]:
+        """Do a thing on all processes; their answers in rank order."""
+        if self.ranks.layout.size > 1:
+            self.ranks.share(Order(name, arguments))
+        return self.ranks.gather(self._do(name)(*arguments, *mine))
+
+    # -- what each process does
+
+    def follow(self) -> NoReturn:
+        """Do what the driver orders until it ends, then exit as it does."""
+        while True:
+            order: Order = self.ranks.share(None)
+            if order.name == "end":
+                sys.exit(*order.arguments)
+            self.ranks.gather(self._do(order.name)(*order.arguments))
+
+    def _do(self, name: str) -> Callable[..., Any]:
+        ways: dict[str, Callable[..., Any]] = {
+            "system_prompts": self._system_prompts,
+            "collect": self._collect,
+            "update": self._update,
+            "load_state": self._load_state,
+        }
+        return ways[name]
+
+    def _system_prompts(self) -> dict[str, str]:
+        if self._pool is None:
+            return {}
+        return {name: self._pool.system_prompt(name) for name in self.config.environments}
+
+    def _collect(
+        self, plans: Sequence[EpisodePlan], settings: RolloutSettings, on_progress: Progress | None = None
+    ) -> tuple[list[Rollout], CollectTimings]:
+        timings = CollectTimings()
+        if self._pool is None:
+            return [], timings
+        players = self.ranks.layout.players
+        share = share_of(plans, settings.cohort_size, players.index(self.ranks.rank), len(players))
+        policy = self.policy
+        return collect(share, policy.engine, policy.rendering, self._pool, settings, on_progress, timings), timings
+
+    def _update(self, sequences: Sequence[TrainingSequence]) -> UpdateReport | None:
+        report = None if self._learner is None else self._learner.update(sequences, self.terms)
+        self._hand_over()
+        return report
+
+    def _load_state(self, folder: Path) -> None:
+        if self._learner is not None:
+            self._learner.load_state(folder)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """The learners' weights to everyone who plays."""
+        if self.ranks.layout.rollout_nodes:
+            with torch.no_grad():
+                self.ranks.share_tensors([*self.policy.model.parameters(), *self.policy.model.buffers()])
+        if self._pool is not None:
+            self.policy.engine.load_weights(self.policy.model)
