@@ -68,15 +68,16 @@ def refuse_other_vocabulary(run: Run, vocabulary: Vocabulary) -> None:
 
 
 def environment_profiles(
-    run: Run, kind: str, steps: Sequence[int], judge: str, vocabulary: Vocabulary
+    run: Run, kind: str, steps: Sequence[int], judge: str, vocabulary: Vocabulary, tagged: Run | None = None
 ) -> dict[str, Profile]:
     """environment -> profile over all its groups of ``steps``; an environment without a tagged group is absent.
 
-    ``kind``: ``tags`` or ``validation_tags``. A group is one task in one step.
+    ``kind``: ``tags`` or ``validation_tags``. A group is one task in one step. ``tagged``: where the tags are read, if
+    not in the run itself.
     """
     columns = ["step", "environment", "task_id", "rollout_id"]
     episodes = run.reader.scan(EPISODES[kind], columns, steps=steps)
-    tags_of = _tags_by_rollout(run, kind, steps, judge, episodes["rollout_id"])
+    tags_of = _tags_by_rollout(tagged or run, kind, steps, judge, episodes["rollout_id"])
     groups: dict[tuple[str, int, str], list[str]] = {}
     for row in episodes.to_pylist():
         groups.setdefault((row["environment"], row["step"], row["task_id"]), []).append(row["rollout_id"])

@@ -9,7 +9,7 @@ The improvement is e's pass rate at t minus that at the baseline: the first eval
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -18,7 +18,7 @@ from analysis.frames import Frames
 from analysis.names import environment_name, ordered_environments
 from analysis.profiles import PROFILES, Profile, environment_profiles, refuse_other_vocabulary, run_judge
 from analysis.runs import Run
-from rised.records.layout import GRADIENT_SIGNAL
+from rised.records.layout import GRADIENT_SIGNAL, SECOND_TAGS
 from rised.records.shards import RunReader
 from rised.rubrics.profiles import cosine
 from rised.rubrics.vocabulary import Vocabulary, load_vocabulary
@@ -30,6 +30,7 @@ SIGNALS = (*PROFILES, *GRADIENTS)
 KEYS = ["method", "seed", "step", "environment", "training_environment", "pass_rate", "baseline", "improvement"]
 DEFAULT_WINDOW = 5
 UNTAGGED = "training or validation is not tagged (validation.tags)"
+NO_SECOND = "not tagged a second time (stages.retag)"
 NO_GRADIENT = "not measured (stages.gradient)"
 
 
@@ -54,8 +55,8 @@ def training_environment(run: Run) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-def transfer(frames: Frames, trained_on: str | None = None) -> Transfer:
-    """The pairs of all finished runs.
+def transfer(frames: Frames, trained_on: str | None = None, second: bool = False) -> Transfer:
+    """The pairs of all finished runs. ``second``: with profiles from the second tags (``stages.retag``).
 
     AnalysisError if they trained on several environments, or on another than ``trained_on``.
     """
@@ -84,7 +85,7 @@ def transfer(frames: Frames, trained_on: str | None = None) -> Transfer:
             notes.append(f"{run.label}: {len(steps)} evaluations after the start, no checkpoint after a baseline")
             continue
         baselines.add(steps[0])
-        similarities = _profile_similarities(run, source, steps[1:], vocabulary, zero)
+        similarities = _profile_similarities(run, source, steps[1:], vocabulary, zero, second)
         gradients = _gradient_cosines(run)
         tagged, measured = tagged or bool(similarities), measured or bool(gradients)
         for step in steps[1:]:
@@ -107,7 +108,7 @@ def transfer(frames: Frames, trained_on: str | None = None) -> Transfer:
                 )
     pairs = pd.DataFrame(rows).reindex(columns=[*KEYS, *SIGNALS])
     pairs = pairs.astype(dict.fromkeys(["pass_rate", "baseline", "improvement", *SIGNALS], "float64"))
-    absent = {} if tagged else dict.fromkeys(PROFILES, UNTAGGED)
+    absent = {} if tagged else dict.fromkeys(PROFILES, NO_SECOND if second else UNTAGGED)
     absent |= {} if measured else dict.fromkeys(GRADIENTS, NO_GRADIENT)
     notes += [
         f"{environment_name(environment)}: no rubric of {signal} is shown at {count} checkpoints; its similarity is 0 "
@@ -125,22 +126,25 @@ def _evaluated(frames: Frames, run: Run) -> list[int]:
 
 
 def _profile_similarities(
-    run: Run, source: str, steps: list[int], vocabulary: Vocabulary, zero: dict[tuple[str, str], int]
+    run: Run, source: str, steps: list[int], vocabulary: Vocabulary, zero: dict[tuple[str, str], int], second: bool
 ) -> dict[tuple[int, str], dict[str, float]]:
     """(step, environment) -> signal -> cosine; empty if the run is not tagged. Counts validation profiles of zero."""
     judge = run_judge(run)
-    if judge is None:
+    tagged = replace(run, path=run.path / SECOND_TAGS) if second else run
+    if judge is None or not tagged.path.is_dir():
         return {}
+    if run_judge(tagged) != judge:
+        raise AnalysisError(f"{tagged.path} holds tags of another judge than {judge}, which tagged the run")
     refuse_other_vocabulary(run, vocabulary)
     window = int(run.config.get("rubrics", {}).get("window_steps", DEFAULT_WINDOW))
     found: dict[tuple[int, str], dict[str, float]] = {}
     for step in steps:
         recent = range(max(1, step - window + 1), step + 1)
-        training = environment_profiles(run, "tags", recent, judge, vocabulary).get(source)
+        training = environment_profiles(run, "tags", recent, judge, vocabulary, tagged).get(source)
         if training is None:
             continue
         mine = training.vectors(vocabulary)
-        profiles: dict[str, Profile] = environment_profiles(run, "validation_tags", [step], judge, vocabulary)
+        profiles: dict[str, Profile] = environment_profiles(run, "validation_tags", [step], judge, vocabulary, tagged)
         for environment in ordered_environments(profiles):
             theirs = profiles[environment].vectors(vocabulary)
             found[step, environment] = {signal: cosine(mine[signal], theirs[signal]) for signal in PROFILES}

@@ -119,6 +119,9 @@ class ExperimentConfig(RunSettings):
     gradient: GradientSettings | None = strict(
         None, description="The gradient signal of finished runs (correlation experiments); null: it is not measured."
     )
+    second_tags: bool = strict(
+        False, description="Tag the rollouts of finished runs a second time, to measure the tagger's reproducibility."
+    )
     analysis: AnalysisSettings = operational(AnalysisSettings(), description="What the DAG makes of the runs.")
 
 
@@ -132,5 +135,13 @@ def run_directory(results: Path, experiment: str, method: str, seed: int) -> Pat
     return results / experiment / method / f"seed-{seed}"
 
 
-GRID_KEYS: Sequence[str] = ("methods", "seeds", "method_scale", "method_overrides", "gradient", "analysis")
+GRID_KEYS: Sequence[str] = (
+    "methods",
+    "seeds",
+    "method_scale",
+    "method_overrides",
+    "gradient",
+    "second_tags",
+    "analysis",
+)
 """Keys of an experiment file that no single run sees."""

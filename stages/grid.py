@@ -30,7 +30,8 @@ class Grid:
     """An experiment's runs and the paths of its products.
 
     ``runs``: where finished runs are read from. ``extended_files``: documents that the experiment's file extends.
-    ``tables``, ``figures``: modules of the analysis by name. ``gradient``: whether the gradient signal is measured.
+    ``tables``, ``figures``: modules of the analysis by name. ``gradient``, ``second_tags``:
+    what is measured on finished runs.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Grid:
     tables: tuple[str, ...]
     figures: tuple[str, ...]
     gradient: bool = False
+    second_tags: bool = False
     extended_files: tuple[str, ...] = ()
     executor: str = "direct"
     site: str = "slurm/site.yaml"
@@ -105,12 +107,19 @@ class Grid:
         return f"{self.folder}/{{method}}/seed-{{seed}}/gradient_signal/DONE"
 
     @property
+    def second_tags_pattern(self) -> str:
+        return f"{self.folder}/{{method}}/seed-{{seed}}/second_tags/DONE"
+
+    @property
     def analysed_files(self) -> list[str]:
-        """What tables and figures are made from: the finished runs, and what was measured on them."""
-        if self.external_runs is not None or not self.gradient:
-            return self.finished_runs
-        gradients = [self.gradient_pattern.format(method=m, seed=s) for m in self.methods for s in self.seeds]
-        return self.finished_runs + gradients
+        """What tables and figures are made from: the finished runs, and what is measured on them."""
+        if self.external_runs is not None:
+            return []
+        measured = [(self.gradient, self.gradient_pattern), (self.second_tags, self.second_tags_pattern)]
+        patterns = [pattern for wanted, pattern in measured if wanted]
+        return self.finished_runs + [
+            p.format(method=m, seed=s) for p in patterns for m in self.methods for s in self.seeds
+        ]
 
     @property
     def analysis(self) -> str:
@@ -158,6 +167,7 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         tables=_modules(document, "tables"),
         figures=_modules(document, "figures"),
         gradient=document.get("gradient") is not None,
+        second_tags=document.get("second_tags") is True,
         extended_files=tuple(sorted(_sources(tree) - {str(path)})),
         executor=executor,
         site=str(options.get("site", "slurm/site.yaml")),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis import AnalysisError, correlation, published
 from analysis.correlation import within
 from analysis.frames import Frames
 from analysis.runs import find_experiment
-from analysis.tables import table1, table7
+from analysis.tables import table1, table7, table8
 from analysis.transfer import SIGNALS, transfer
 from rised.records.commit import RunDirectory
 from rised.records.schemas import to_table
@@ -93,7 +95,9 @@ def write_run(
 ) -> None:
     with RunDirectory(path) as run:
         run.write_config(config)
-        run.write_header({"vocabulary_hash": load_vocabulary().hash, "panel_hashes": {"validation": "a" * 64}})
+        run.write_header(
+            {"vocabulary_hash": load_vocabulary().hash, "panel_hashes": {"validation": "a" * 64}, "judge": JUDGE}
+        )
         run.recover()
         for step in range(CHECKPOINTS[-1] + 1):
             write_step(run, step, tags, rate)
@@ -276,6 +280,79 @@ def test_tags_of_another_vocabulary_are_refused(frames: Frames, tmp_path: Path) 
     header.write_text(header.read_text().replace(load_vocabulary().hash, "e" * 64))
     with pytest.raises(AnalysisError, match="vocabulary eeeeeeeeeeee"):
         table1.build(Frames(find_experiment(tmp_path / "webshop_only")))
+
+
+# ---- tagged twice
+
+
+def write_second_tags(run: Path, other: Mapping[str, int], judge: str = JUDGE) -> None:
+    """The same tags again, but for alfworld's validation, in which ``other`` is shown."""
+    with RunDirectory(run / "second_tags") as out:
+        out.write_config(CONFIG)
+        out.write_header({"judge": judge})
+        out.recover()
+        needed = sorted({step for checkpoint in CHECKPOINTS for step in (checkpoint - 1, checkpoint)})
+        for step in needed:
+            with out.step(step) as record:
+                _, tags = tagged("train", "webshop", step, {SHOWN: 10})
+                record.write("tags", to_table([replace(tag, judge=judge) for tag in tags]), judge=judge)
+                if step in CHECKPOINTS:
+                    for name in ENVIRONMENTS:
+                        shares = validation_shares(name, step) | (other if name == "alfworld" else {})
+                        _, tags = tagged("validation", name, step, shares)
+                        tags = [replace(tag, judge=judge) for tag in tags]
+                        record.write("validation_tags", to_table(tags), judge=judge)
+                record.commit()
+        out.finish(needed[-1], needed)
+
+
+def table8_of(root: Path, other: Mapping[str, int], judge: str = JUDGE) -> tuple[Frames, pd.DataFrame]:
+    frames = frames_of(root)
+    write_second_tags(root / "grpo_64" / "seed-0", other, judge)
+    frame = table8.build(frames)[0].frame
+    return frames, frame[frame["source"] == "this project"].set_index("signal")
+
+
+def test_equal_tags_agree_exactly_and_what_is_constant_is_undefined(tmp_path: Path) -> None:
+    _, rows = table8_of(tmp_path / "webshop_only", {})
+    row = rows.loc["rubric_demonstrates"]
+    assert row["signal_pearson_r"] == pytest.approx(1) and row["mean_abs_difference"] == row["max_abs_delta_rho"] == 0
+    assert rows.loc["rubric_violates", "status"].startswith("r undefined (constant); Held-out ρ 1")
+    assert np.isnan(rows.loc["rubric_violates", "held_out_rho_run1"])
+
+
+def test_the_difference_of_two_taggings_is_that_of_the_similarities(tmp_path: Path) -> None:
+    frames, rows = table8_of(tmp_path / "webshop_only", {OTHER: 9})
+    expected = []
+    for step in CHECKPOINTS:
+        shown = validation_shares("alfworld", step)[SHOWN]
+        expected.append(abs(shown / np.hypot(shown, 9) - shown / np.hypot(shown, 5)))
+    row = rows.loc["rubric_demonstrates"]
+    assert row["mean_abs_difference"] == pytest.approx(sum(expected) / 12)
+    assert row["signal_pearson_r"] < 1
+    one, two = (transfer(frames, second=second).pairs for second in (False, True))
+    for which, pairs in ((1, one), (2, two)):
+        kept = pairs[pairs["environment"] != "webshop"]
+        found = correlation.correlate(kept["rubric_pos"].tolist(), kept["improvement"].tolist())
+        assert row[f"held_out_rho_run{which}"] == pytest.approx(found.spearman)
+    changes = [abs(row[f"{r}_rho_run1"] - row[f"{r}_rho_run2"]) for r in ("held_out", "all_env")]
+    assert row["max_abs_delta_rho"] == pytest.approx(max(changes)) and max(changes) > 0
+
+
+def test_runs_that_were_not_tagged_twice_by_one_judge_are_refused(frames: Frames, tmp_path: Path) -> None:
+    with pytest.raises(AnalysisError, match=r"not tagged a second time \(stages.retag\)"):
+        table8.build(frames)
+    with pytest.raises(AnalysisError, match="another judge than rules-test"):
+        table8_of(tmp_path / "webshop_only", {}, "rules-other")
+
+
+def test_the_published_rows_of_table_8_stand_unchanged_above_ours(tmp_path: Path) -> None:
+    frames, _ = table8_of(tmp_path / "webshop_only", {})
+    printed = table8.build(frames)[0].printed
+    first = [cell.text for cell in printed.groups[0].rows[0]]
+    assert first == ["Rubric all", "0.9992", "0.0115", "0.595", "0.588", "0.814", "0.809", "0.007"]
+    assert len(printed.groups[0].rows) == 5 and len(printed.groups[1].rows) == 6
+    assert any("two runs of it agree by construction" in note for note in printed.notes)
 
 
 # ---- correlations within environments
