@@ -10,15 +10,19 @@ The software of every rule is the environment of environment.yml (`conda env cre
 Rules live in stages/*.smk; what they run can be run alone (``python -m stages.train --help``).
 """
 
+import sys
 from pathlib import Path
 
 from snakemake.utils import min_version
 
+from slurm.plan import Plan
 from stages.grid import read_grid
 
 min_version("9.0")
 
 GRID = read_grid(config)
+PLAN = Plan.of(GRID)
+print(PLAN.summary(), end="", file=sys.stderr)
 
 
 wildcard_constraints:

@@ -29,7 +29,7 @@ GRADIENTS = {LAYER: "layer", PROJECTION: "projection"}
 SIGNALS = (*PROFILES, *GRADIENTS)
 KEYS = ["method", "seed", "step", "environment", "training_environment", "pass_rate", "baseline", "improvement"]
 DEFAULT_WINDOW = 5
-UNTAGGED = "training or validation is not tagged (validation.tags)"
+UNTAGGED = "training or validation is not tagged (rubrics.tag_training, validation.tags)"
 NO_SECOND = "not tagged a second time (stages.retag)"
 NO_GRADIENT = "not measured (stages.gradient)"
 

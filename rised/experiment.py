@@ -21,7 +21,7 @@ from rised.models.settings import ModelSettings
 from rised.outputs import AnalysisSettings
 from rised.rollouts.settings import RolloutSettings
 from rised.rubrics.blocks import BlockStyle
-from rised.rubrics.settings import RubricSettings
+from rised.rubrics.settings import JudgeServerSettings, RubricSettings
 
 
 class ValidationSettings(Settings):
@@ -57,6 +57,9 @@ class RunSettings(Settings):
     )
     panels: PanelSettings = strict(PanelSettings(), description="Task panels.")
     rubrics: RubricSettings = strict(RubricSettings(), description="Vocabulary and judge.")
+    judge_server: JudgeServerSettings | None = operational(
+        None, description="How `stages.serve_judge` serves the judge."
+    )
     block_style: BlockStyle = strict("full", description="How hint and avoid blocks are written.")
     model: ModelSettings = strict(description="The policy to start from.")
     rollout: RolloutSettings = strict(description="Sampling, limits of episodes, worker processes.")
@@ -83,6 +86,14 @@ class RunSettings(Settings):
         """The environments of the training rollouts, in the order of the mix."""
         chosen = self.training_environments
         return [name for name in self.environments if chosen is None or name in chosen]
+
+
+class EstimateSettings(Settings):
+    """What a run is expected to take, for the plan's device-hours."""
+
+    step_s: dict[str, float] = operational({}, description="Seconds of an update, by method.")
+    validation_s: float = operational(0.0, ge=0, description="Seconds of an evaluation of the whole panel.")
+    source: str = operational("", description="Where the figures come from.")
 
 
 class RunConfig(RunSettings):
@@ -122,6 +133,10 @@ class ExperimentConfig(RunSettings):
     second_tags: bool = strict(
         False, description="Tag the rollouts of finished runs a second time, to measure the tagger's reproducibility."
     )
+    resources: dict[str, dict[str, Any]] = operational(
+        {}, description="What jobs of a stage need, with the keys of the site file's `stages`, which these go before."
+    )
+    estimate: EstimateSettings = operational(EstimateSettings(), description="What a run is expected to take.")
     analysis: AnalysisSettings = operational(AnalysisSettings(), description="What the DAG makes of the runs.")
 
 
@@ -142,6 +157,8 @@ GRID_KEYS: Sequence[str] = (
     "method_overrides",
     "gradient",
     "second_tags",
+    "resources",
+    "estimate",
     "analysis",
 )
 """Keys of an experiment file that no single run sees."""

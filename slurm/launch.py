@@ -11,15 +11,31 @@ runs the command once itself to put them together.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
 from rised.config import ConfigError
 from slurm.errors import Detached, StageFailed
 from slurm.job_files import StageCall
+from slurm.jobs import Executor
 from slurm.launcher import Launcher
-from slurm.service import Service, service_call
-from slurm.site import load_site
+from slurm.service import ENDPOINT, Service, service_call
+from slurm.site import Site, load_site
+from stages.judge_need import STAGE as JUDGE_SERVER
+from stages.judge_need import judge_need
+
+
+def judge_services(experiment: Path, method: str, site: Site, executor: Executor) -> list[Service]:
+    """The judge's server, if a run of the method needs one; none in a debugger, which has no second process."""
+    need = judge_need(experiment, method)
+    if need is None or executor == "debug":
+        return []
+    folder = need.endpoint.parent
+    if need.endpoint.name != ENDPOINT:
+        raise ConfigError(f"{need.config}: rubrics.judge.endpoint is {need.endpoint}: name the file {ENDPOINT}")
+    call = service_call(JUDGE_SERVER, folder, need.command, (str(need.config),))
+    return [Service(call, site, executor, folder)]
 
 
 def main() -> None:
@@ -44,6 +60,7 @@ def main() -> None:
         help="a server that must run beside the job: its stage in the site file, its folder, its command as one word; "
         "the command writes endpoint.json into the folder when it answers",
     )
+    parser.add_argument("--judge-of", metavar="METHOD", help="the judge's server, if a run of this method needs one")
     parser.add_argument("--resumes", action="store_true", help="the command goes on where it stopped: requeue it")
     parser.add_argument("--dry-run", action="store_true", help="write the batch script into the folder, submit nothing")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the stage's command")
@@ -57,9 +74,11 @@ def main() -> None:
     try:
         site = load_site(args.site, experiment=args.experiment)
         services = [
-            Service(service_call(stage, f"{stage}-{Path(folder).name}", words), site, args.executor, Path(folder))
+            Service(service_call(stage, Path(folder), shlex.split(words)), site, args.executor, Path(folder))
             for stage, folder, words in args.needs
         ]
+        if args.judge_of:
+            services += judge_services(args.experiment, args.judge_of, site, args.executor)
         launcher = Launcher(call, site, args.executor, args.folder, services=services)
         if args.dry_run:
             args.folder.mkdir(parents=True, exist_ok=True)

@@ -65,6 +65,7 @@ PreemptMode=REQUEUE
 SlurmctldParameters=preempt_send_user_signal
 JobRequeue=1
 KillWait=5
+SlurmdTimeout={node_timeout_s}
 InactiveLimit=0
 MinJobAge=300
 MessageTimeout=30
@@ -118,6 +119,8 @@ class OneHostCluster:
     gpus: int = 2
     accounting: bool = False
     port: int = 16_817
+    node_timeout_s: int = 300
+    """After so long a silent node counts as dead."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -137,7 +140,7 @@ class OneHostCluster:
             self._start_accounting()
         self.start_controller()
         for number in self._numbers():
-            self._run("slurmd", "-N", f"n{number}")
+            self.start_node(f"n{number}")
         self._await("all nodes idle", self._nodes_are_up)
 
     def start_controller(self) -> None:
@@ -148,6 +151,32 @@ class OneHostCluster:
     def stop_controller(self) -> None:
         """End slurmctld alone; jobs go on."""
         _end(self.root / "run" / "slurmctld.pid")
+
+    def start_node(self, name: str) -> None:
+        """Start the daemon of one node; also after ``kill_node``."""
+        self._run("slurmd", "-N", name)
+
+    def kill_node(self, name: str) -> None:
+        """What a power failure does: the node's daemon and everything that runs on it is gone without a word."""
+        victims = [_living(self.root / "run" / f"slurmd.{name}.pid")]
+        jobs = self._call("squeue", "--noheader", f"--nodelist={name}", "--format=%A").stdout.split()
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (folder / "cmdline").read_bytes().decode(errors="replace")
+                variables = (folder / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            step = any(command.startswith(f"slurmstepd: [{job}.") for job in jobs)
+            if step or (f"SLURMD_NODENAME={name}".encode() in variables and self._is_ours(variables)):
+                victims.append(int(folder.name))
+        for pid in filter(None, victims):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def _is_ours(self, variables: Sequence[bytes]) -> bool:
+        return f"SLURM_CONF={self.variables['SLURM_CONF']}".encode() in variables
 
     def stop(self) -> None:
         """Cancel all jobs and end every daemon, each by its pid file."""
@@ -193,6 +222,7 @@ class OneHostCluster:
                 root=self.root,
                 accounting=accounting,
                 nodes="\n".join(lines),
+                node_timeout_s=self.node_timeout_s,
             )
         )
 

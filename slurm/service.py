@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,12 +29,14 @@ from slurm.job_files import JobFiles, StageCall, read_json, write_json
 from slurm.jobs import Executor, JobSystem, Submitted, is_alive, last_lines_of, last_words
 from slurm.queue import ALIVE, UNREACHABLE, job_state
 from slurm.site import Site
-from slurm.stage_job import StageJob
+from slurm.stage_job import StageJob, die_with_parent
 from stages.attempts import STOPPED
 
 ENDPOINT, HOLDERS = "endpoint.json", "holders"
 FRESH_S = 90.0
-"""A launcher renews its hold far more often than that."""
+"""A hold that was renewed within this counts; one whose launcher looks less often says so itself."""
+LOOKS = 5
+"""A launcher renews its hold, and looks after the server, at every so many looks at the queue."""
 LOOK_S = 15.0
 """Between two looks of the server's job at its holders."""
 MOST_SUBMISSIONS = 5
@@ -64,6 +65,11 @@ class ServiceJob(StageJob):
         (Path(self.folder) / ENDPOINT).unlink(missing_ok=True)  # of an attempt that had no time to remove it
         self.looked = self.needed = time.monotonic()
         return super().__call__()
+
+    def _prepare_child(self) -> None:
+        """A server may end at once, at Slurm's SIGTERM too."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        die_with_parent()
 
     def watch(self) -> None:
         if time.monotonic() - self.looked < min(LOOK_S, self.linger_s):
@@ -127,7 +133,7 @@ class Service:
 
     def keep_up(self) -> None:
         """Renew the hold, and submit the server again if it was lost; call it now and then while the stage runs."""
-        if time.monotonic() - self._looked < LOOK_S:
+        if time.monotonic() - self._looked < LOOKS * self.site.poll_s:
             return
         self._looked = time.monotonic()
         self._renew()
@@ -198,7 +204,8 @@ class Service:
     def _renew(self) -> None:
         assert self._holder is not None
         record = {"name": self._holder.name, "folder": str(self._holder.folder), "pid": os.getpid()}
-        write_json(self._hold_file(), record | {"time": time.time()})
+        fresh_s = max(FRESH_S, 2 * LOOKS * self.site.poll_s)
+        write_json(self._hold_file(), record | {"fresh_s": fresh_s, "time": time.time()})
 
     def _hold_file(self) -> Path:
         assert self._holder is not None
@@ -234,9 +241,9 @@ class Service:
             pass
 
 
-def service_call(stage: str, name: str, command: str, inputs: tuple[str, ...] = ()) -> StageCall:
-    """The call of a server, from its shell words. It resumes: a server that is preempted serves again."""
-    return StageCall(name, stage, tuple(shlex.split(command)), inputs, (), resumes=True)
+def service_call(stage: str, folder: Path, command: Sequence[str], inputs: tuple[str, ...] = ()) -> StageCall:
+    """The call of a server. It resumes: one that is preempted serves again."""
+    return StageCall(f"{stage}-{folder.name}", stage, tuple(command), inputs, (), resumes=True)
 
 
 def holder_files(service: Path) -> list[Path]:
@@ -250,9 +257,9 @@ def holder_lives(path: Path) -> bool:
         age_s = _time_of_the_file_system(path.parent) - path.stat().st_mtime
     except OSError:
         return False
-    if age_s < FRESH_S:
-        return True
     hold = read_json(path)
+    if hold is not None and age_s < hold["fresh_s"]:
+        return True
     job = None if hold is None else read_json(JobFiles(Path(hold["folder"])).job)
     if job is None or job["end"] is not None or not job["job"]:
         return False

@@ -64,7 +64,7 @@ class StageJob:
         if environment.cluster == "slurm":
             signal.signal(signal.SIGTERM, self._end_step)
         self.child = subprocess.Popen(
-            self.call.command, env=self._variables(environment), start_new_session=True, preexec_fn=_prepare_child
+            self.call.command, env=self._variables(environment), start_new_session=True, preexec_fn=self._prepare_child
         )
         try:
             while (code := self.child.poll()) is None:
@@ -102,6 +102,11 @@ class StageJob:
             )
             return None
         return submitit.helpers.DelayedSubmission(dataclasses.replace(self, child=None, told_to_end=False))
+
+    def _prepare_child(self) -> None:
+        """It ignores SIGTERM, which Slurm sends to every process of a job: it is told by USR2 to end its step."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        die_with_parent()
 
     def watch(self) -> None:
         """Called again and again while the command runs."""
@@ -174,12 +179,8 @@ class StageJob:
         }
 
 
-def _prepare_child() -> None:
-    """The child ignores SIGTERM, which Slurm sends to every process of a job: it is told by USR2 to end its step.
-
-    Linux sends it SIGKILL when the job's process ends, whatever ended that.
-    """
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def die_with_parent() -> None:
+    """Linux sends this process SIGKILL when the job's process ends, whatever ended that."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

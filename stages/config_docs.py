@@ -130,8 +130,8 @@ def _cell(text: str) -> str:
 
 
 def table(found: Sequence[Row]) -> list[str]:
-    """Rows as a Markdown table; a piece's ``type`` comes first."""
-    found = sorted(found, key=lambda row: not (row.key.endswith(".type") and row.default == "required"))
+    """Rows as a Markdown table; the ``type`` of a method's piece comes first."""
+    found = sorted(found, key=lambda row: not (row.key.startswith(ABOVE_METHOD) and row.key.endswith(".type")))
     lines = ["| key | takes | default | class | description |", "| --- | --- | --- | --- | --- |"]
     return lines + [f"| `{r.key}` | {r.takes} | {r.default} | {r.resume} | {r.description} |" for r in found]
 

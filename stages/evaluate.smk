@@ -1,6 +1,6 @@
 rule evaluate_warm_start:
     message:
-        "Validation of the policy that every run starts from"
+        "Validation of the policy that every run starts from" + PLAN.note("evaluate")
     input:
         config=GRID.experiment_file,
         extended=GRID.extended_files,
@@ -11,6 +11,8 @@ rule evaluate_warm_start:
         f"{GRID.logs}/evaluate-warm-start.log",
     benchmark:
         f"{GRID.logs}/evaluate-warm-start.benchmark.tsv"
+    resources:
+        **PLAN.resources("evaluate"),
     conda:
         "../environment.yml"
     shell:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rised.config import ConfigError, source
+from rised.config import ConfigError
 from rised.config.overlays import compose
 from rised.config.paths import check_results_path
-from rised.config.source import plain_value
+from rised.config.source import plain_value, written_in
 from rised.outputs import AnalysisSettings
 
 EXPERIMENTS = Path("configs/experiments")
@@ -30,8 +30,8 @@ class Grid:
     """An experiment's runs and the paths of its products.
 
     ``runs``: where finished runs are read from. ``extended_files``: documents that the experiment's file extends.
-    ``tables``, ``figures``: modules of the analysis by name. ``gradient``, ``second_tags``:
-    what is measured on finished runs.
+    ``tables``, ``figures``: modules of the analysis by name. ``gradient``, ``second_tags``: what is measured on
+    finished runs. ``checkpoints``: how many each run exports.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Grid:
     figures: tuple[str, ...]
     gradient: bool = False
     second_tags: bool = False
+    checkpoints: int = 1
     extended_files: tuple[str, ...] = ()
     executor: str = "direct"
     site: str = "slurm/site.yaml"
@@ -53,18 +54,22 @@ class Grid:
         path = METHODS / f"{method}.yaml"
         return [str(path)] if path.is_file() else []
 
-    def launch(self, stage: str, name: str, resumes: bool = False) -> str:
+    def launch(self, stage: str, name: str, *, resumes: bool = False, method: str = "", parts: int = 1) -> str:
         """What stands before a stage's command in a rule's shell: the launcher of jobs, or nothing for a direct call.
 
-        ``name``: of the job; it may hold the rule's wildcards as ``{wildcards.x}``. ``resumes``: the stage goes on
-        where it was stopped, so that a time limit is no failure.
+        ``name``: of the job; it and ``method`` may hold the rule's wildcards as ``{wildcards.x}``. ``resumes``: the
+        stage goes on where it was stopped, so that a time limit is no failure. ``method``: of a run that may need the
+        judge's server. ``parts``: of a job array.
         """
         if self.executor == "direct":
             return ""
+        options = " --resumes" if resumes else ""
+        options += f" --judge-of {method}" if method else ""
+        options += f" --parts {parts}" if parts > 1 else ""
         return (
             f"python -m slurm.launch --executor {self.executor} --site {shlex.quote(self.site)} --stage {stage}"
             f" --name {self.name}-{name} --folder {shlex.quote(self.logs)}/jobs/{name}"
-            f"{' --resumes' if resumes else ''}"
+            f" --experiment {shlex.quote(self.experiment_file)}{options}"
             " --input {input:q} --output {output:q} -- "
         )
 
@@ -111,14 +116,24 @@ class Grid:
         return f"{self.folder}/{{method}}/seed-{{seed}}/second_tags/DONE"
 
     @property
+    def measured(self) -> dict[str, str]:
+        """Stage that measures something on finished runs -> pattern of its product."""
+        stages = [
+            ("gradient", self.gradient, self.gradient_pattern),
+            ("retag", self.second_tags, self.second_tags_pattern),
+        ]
+        return {stage: pattern for stage, wanted, pattern in stages if wanted}
+
+    @property
     def analysed_files(self) -> list[str]:
         """What tables and figures are made from: the finished runs, and what is measured on them."""
         if self.external_runs is not None:
             return []
-        measured = [(self.gradient, self.gradient_pattern), (self.second_tags, self.second_tags_pattern)]
-        patterns = [pattern for wanted, pattern in measured if wanted]
         return self.finished_runs + [
-            p.format(method=m, seed=s) for p in patterns for m in self.methods for s in self.seeds
+            pattern.format(method=method, seed=seed)
+            for pattern in self.measured.values()
+            for method in self.methods
+            for seed in self.seeds
         ]
 
     @property
@@ -168,10 +183,17 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         figures=_modules(document, "figures"),
         gradient=document.get("gradient") is not None,
         second_tags=document.get("second_tags") is True,
-        extended_files=tuple(sorted(_sources(tree) - {str(path)})),
+        checkpoints=_checkpoints(document),
+        extended_files=tuple(sorted({os.path.relpath(name) for name in written_in(tree)} - {str(path)})),
         executor=executor,
         site=str(options.get("site", "slurm/site.yaml")),
     )
+
+
+def _checkpoints(document: Mapping[str, Any]) -> int:
+    """The last update is always exported."""
+    updates, every = int(document["updates"]), int(document.get("export_every", 0))
+    return -(-updates // every) if every else 1
 
 
 def _modules(document: Mapping[str, Any], kind: str) -> tuple[str, ...]:
@@ -186,12 +208,3 @@ def _modules(document: Mapping[str, Any], kind: str) -> tuple[str, ...]:
                 f"analysis.{kind}: there is no module {ANALYSIS / kind / name}.py; see {', '.join(known)}"
             )
     return names
-
-
-def _sources(tree: source.Tree) -> set[str]:
-    """The files in which the values of a composed document were written, relative to the working directory."""
-    if isinstance(tree, source.Mapping):
-        return {name for value in tree.items.values() for name in _sources(value)}
-    if isinstance(tree, source.Sequence):
-        return {name for value in tree.items for name in _sources(value)}
-    return {os.path.relpath(tree.origin.source)}

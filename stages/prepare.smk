@@ -1,6 +1,6 @@
 rule prepare:
     message:
-        "Task panels of {params.experiment}"
+        "Task panels of {params.experiment}" + PLAN.note("prepare")
     input:
         config=GRID.experiment_file,
         extended=GRID.extended_files,
@@ -12,6 +12,8 @@ rule prepare:
         f"{GRID.logs}/prepare.log",
     benchmark:
         f"{GRID.logs}/prepare.benchmark.tsv"
+    resources:
+        **PLAN.resources("prepare"),
     conda:
         "../environment.yml"
     shell:

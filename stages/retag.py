@@ -82,6 +82,9 @@ def retag(config: RunConfig, run: Path) -> None:
                 for kind in needed[step]:
                     tags = judge.tag(from_table(reader.scan(kind, steps=[step]), str(run)))
                     record.write(KINDS[kind], to_table(tags, "tags"), judge=judge.judge_id)
+                    if judge.record.replies:
+                        replies = to_table(judge.record.replies, "judge_replies")
+                        record.write("judge_replies", replies, judge=judge.judge_id)
                 record.commit()
             print(f"step {step}: {', '.join(needed[step])}", flush=True)
         out.finish(max(needed), list(needed))

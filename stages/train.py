@@ -30,9 +30,10 @@ from rised.records.errors import RecordError
 from rised.records.layout import CONFIG, DONE, HEADER
 from rised.records.schemas import from_table, to_table
 from rised.records.shards import RunReader
-from rised.records.types import Metric, Rollout, Timing
+from rised.records.types import Metric, Rollout, Tag, Timing
 from rised.rollouts.episodes import CollectTimings
-from rised.rubrics.judges import JUDGES
+from rised.rubrics.judge_record import JudgeRecord
+from rised.rubrics.judges import make_judge
 from rised.rubrics.vocabulary import load_vocabulary
 from rised.rubrics.windows import TagWindow
 from stages.attempts import STOPPED, AttemptLog
@@ -65,7 +66,8 @@ class Trainer:
         self.config, self.run, self.workers, self.method = config, run, workers, method
         self.run_name = f"{config.experiment}/{config.method.name}/seed-{config.seed}"
         self.vocabulary = load_vocabulary(Path(config.rubrics.vocabulary))
-        self.judge = JUDGES[config.rubrics.judge.type](config.rubrics.judge, self.vocabulary)
+        self.judge = make_judge(config.rubrics.judge, self.vocabulary)
+        self.tags_rollouts = config.rubrics.tag_training == "always" or method.needs_tags
         names = list(config.environments)
         self.train_panels = {name: panel(tasks, name, TRAIN) for name in config.trained_on}
         self.validation_panels = {name: panel(tasks, name, VALIDATION) for name in names}
@@ -118,7 +120,7 @@ class Trainer:
             rollouts, collected = self.workers.collect(plans, config.rollout)
             rollout_s = time.perf_counter() - started
             progress.phase("tags")
-            tags = self.judge.tag(rollouts)
+            tags, judged = self._tag(rollouts) if self.tags_rollouts else ([], JudgeRecord())
             tag_s = time.perf_counter() - started - rollout_s
             groups = prompt_groups(rollouts, tags)
             selections = self.method.select(groups, number, config.seed)
@@ -132,11 +134,12 @@ class Trainer:
             self.steering = self.method.steering_for_next_step(self.window)
             for name, count in quotas(candidates, list(self.train_panels), number).items():
                 self.cursors[name] += count
-            metrics = rollout_metrics(rollouts, tags, number)
+            metrics = rollout_metrics(rollouts, tags, number) + judged.metrics(number)
             metrics += self.method.metrics(number, selected, sequences) + report.records(number)
             step.write("rollouts", to_table(rollouts, "rollouts"))
             if tags:
                 step.write("tags", to_table(tags, "tags"), judge=self.judge.judge_id)
+            self._write_replies(step, judged)
             step.write("selections", to_table(selections, "selections"))
             parts = {
                 "rollout_wait": rollout_s,
@@ -156,7 +159,8 @@ class Trainer:
                 self.workers.learner.export_hf(step.folder(checkpoint=True), self.workers.policy.tokenizer)
                 step.add_files(checkpoint=True)
             step.write("metrics", to_table(metrics, "metrics"))
-            step.write("timings", to_table(_timings(number, parts, collected), "timings"))
+            timings = _timings(number, parts, collected) + judged.timings(number, self.judge.judge_id)
+            step.write("timings", to_table(timings, "timings"))
             step.commit({"code": self.code} | self._several_processes())
         return metrics, parts
 
@@ -203,10 +207,19 @@ class Trainer:
         """Tag the step's validation rollouts if the configuration asks for it; nothing of the run depends on it."""
         if not self.config.validation.tags:
             return []
-        tags = self.judge.tag(rollouts)
+        tags, judged = self._tag(rollouts)
         if tags:
             step.write("validation_tags", to_table(tags, "tags"), judge=self.judge.judge_id)
+        self._write_replies(step, judged)
         return tag_metrics("validation_tags", tags, step.number)
+
+    def _tag(self, rollouts: Sequence[Rollout]) -> tuple[list[Tag], JudgeRecord]:
+        return self.judge.tag(rollouts), self.judge.record
+
+    def _write_replies(self, step: Step, judged: JudgeRecord) -> None:
+        """What the judge said word for word, if it is one that speaks."""
+        if judged.replies:
+            step.write("judge_replies", to_table(judged.replies, "judge_replies"), self.judge.judge_id)
 
 
 def _timings(step: int, parts: Mapping[str, float], collected: CollectTimings) -> list[Timing]:

@@ -1,6 +1,6 @@
 rule nano_policy:
     message:
-        "Nano policy: tokenizer and supervised warm start on expert transcripts"
+        "Nano policy: tokenizer and supervised warm start on expert transcripts" + PLAN.note("nano_policy")
     input:
         "configs/nano_policy.yaml",
     output:
@@ -9,6 +9,8 @@ rule nano_policy:
         f"{GRID.results}/nano_policy/logs/nano_policy.log",
     benchmark:
         f"{GRID.results}/nano_policy/logs/nano_policy.benchmark.tsv"
+    resources:
+        **PLAN.resources("nano_policy"),
     conda:
         "../environment.yml"
     threads: 2

@@ -14,6 +14,11 @@ from rised.environments.discovery import discover
 from rised.experiment import ExperimentConfig, RunConfig
 from rised.methods.registry import FOLDERS, known_types
 from rised.nano_policy import NanoPolicyConfig
+from rised.rubrics.judges import make_judge
+from rised.rubrics.vocabulary import load_vocabulary
+from stages.judge_replica import command as replica_command
+from stages.judge_replica import slices
+from stages.serve_judge import load_judge
 from stages.setup import load_experiment, load_run
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
@@ -21,7 +26,17 @@ EXPERIMENTS = sorted(CONFIGS.glob("experiments/*.yaml"))
 METHODS = sorted(CONFIGS.glob("methods/*.yaml"))
 ENVIRONMENTS = sorted(CONFIGS.glob("environments/*.yaml"))
 MODELS = sorted(CONFIGS.glob("models/*.yaml"))
-COVERED = {*EXPERIMENTS, *METHODS, *ENVIRONMENTS, *MODELS, CONFIGS / "base.yaml", CONFIGS / "nano_policy.yaml"}
+JUDGES = sorted(CONFIGS.glob("judges/*.yaml"))
+COVERED = {
+    *EXPERIMENTS,
+    *METHODS,
+    *ENVIRONMENTS,
+    *MODELS,
+    *JUDGES,
+    CONFIGS / "base.yaml",
+    CONFIGS / "paper.yaml",
+    CONFIGS / "nano_policy.yaml",
+}
 
 RUNS = [
     pytest.param(path, method, seed, id=f"{path.stem}-{method}-{seed}")
@@ -93,6 +108,35 @@ def test_every_environment_overlay_is_read_by_the_environments_own_settings(path
 def test_every_model_overlay_lies_on_an_experiment(path: Path) -> None:
     experiment = load(ExperimentConfig, [CONFIGS / "experiments" / "quickstart.yaml", path])
     assert experiment.model.path == read_plain(path)["model"]["path"]
+
+
+@pytest.mark.parametrize("path", JUDGES, ids=names(JUDGES))
+def test_every_judge_file_lies_under_an_experiment_and_is_served_as_it_is(path: Path) -> None:
+    experiment = load(ExperimentConfig, [CONFIGS / "experiments" / "quickstart.yaml", path])
+    judge, server = load_judge(path)
+    assert (experiment.rubrics.judge, experiment.judge_server) == (judge, server)
+    assert make_judge(judge, load_vocabulary(Path(experiment.rubrics.vocabulary))).judge_id.startswith("llm:")
+    assert judge.endpoint == f"results/services/{path.stem}/endpoint.json"
+    assert replica_command(judge, server, server.first_port)
+    devices = slices(server, {})
+    assert len(devices) == server.replicas and len(sum(devices, [])) == (8 if server.use_gpus else 0)
+    assert reload(experiment) == experiment
+
+
+def test_how_a_judge_is_served_and_reached_leaves_the_results_hash_alone() -> None:
+    def run(*overrides: str) -> RunConfig:
+        return load_run(CONFIGS / "experiments" / "quickstart.yaml", "rised", 0, overrides)
+
+    judge = ["rubrics.judge={type: llm, model: m}"]
+    plain = run(*judge)
+    assert settings_hash(plain) != settings_hash(run())
+    elsewhere = run(
+        *judge, "rubrics.judge.endpoint=http://h/v1", "rubrics.judge.concurrency=3", "judge_server.replicas=2"
+    )
+    assert settings_hash(elsewhere) == settings_hash(plain)
+    assert [change.key for change in changed_strict_keys(plain, run(*judge, "rubrics.judge.seed=1"))] == [
+        "rubrics.judge.seed"
+    ]
 
 
 def test_the_nano_policys_build_loads_and_saves_back_equal() -> None:

@@ -167,3 +167,16 @@ def plain_value(tree: Tree) -> Any:
     if isinstance(tree, Sequence):
         return [plain_value(item) for item in tree.items]
     return {key: plain_value(value) for key, value in tree.items.items()}
+
+
+def written_in(tree: Tree | None) -> set[str]:
+    """The sources in which the values of a composed document stand."""
+    if tree is None:
+        return set()
+    if isinstance(tree, Scalar):
+        return {tree.origin.source}
+    return {
+        name
+        for value in (tree.items.values() if isinstance(tree, Mapping) else tree.items)
+        for name in written_in(value)
+    }

@@ -1,7 +1,8 @@
 """A finished run as one file per kind: small enough to publish, read by the same ``RunReader``.
 
 Rows keep their order (by step). Rollouts keep only the columns of the schema ``episodes`` unless asked otherwise:
-token ids, masks and texts are most of the bytes and no table or figure reads them.
+token ids, masks and texts are most of the bytes and no table or figure reads them. A judge model's raw replies are
+left out with them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def compact(
 ) -> list[ShardEntry]:
     """Merge a finished run's shards into ``out_dir/<kind>.parquet`` and a manifest with their hashes.
 
-    ``kinds``: which ones (None: all that the run has). Hashes of the source are checked on the way.
+    ``kinds``: which ones (None: all that the run has; judges' raw replies only with ``full_rollouts``). Hashes of the
+    source are checked on the way.
     """
     reader, target = RunReader(run_dir), Path(out_dir)
     if not reader.done:
@@ -33,7 +35,8 @@ def compact(
     if target.resolve() == reader.path.resolve():
         raise RecordError(f"{out_dir} is the run itself: compact into another folder")
     entries = []
-    for kind in KIND_SCHEMAS if kinds is None else kinds:
+    published = [kind for kind in KIND_SCHEMAS if full_rollouts or kind != "judge_replies"]
+    for kind in published if kinds is None else kinds:
         if not reader.shards(kind):
             if kinds is not None:
                 raise RecordError(f"{run_dir} has no {kind} to compact")

@@ -14,6 +14,7 @@ from rised.records.errors import RecordError
 KIND_SCHEMAS = {
     "rollouts": "rollouts",
     "tags": "tags",
+    "judge_replies": "judge_replies",
     "selections": "selections",
     "metrics": "metrics",
     "timings": "timings",
@@ -23,14 +24,14 @@ KIND_SCHEMAS = {
 }
 """Kind of shard (and its folder in a run) -> name of its schema."""
 
-JUDGED_KINDS = frozenset({"tags", "validation_tags"})
+JUDGED_KINDS = frozenset({"tags", "judge_replies", "validation_tags"})
 """Kinds with one folder per judge."""
 
 COUNTED_KINDS = frozenset({"rollouts", "validation"})
 """Kinds whose number of rows the step's plan must state before a commit."""
 
 TIMINGS = "timings"
-"""The one kind that holds wall-clock measurements; all others are byte-reproducible."""
+"""The one kind that holds wall-clock measurements; all others are byte-reproducible, as far as the judge is."""
 
 GRADIENT_SIGNAL = "gradient_signal"
 """Folder in a finished run with a run directory of its own: the gradients measured at its checkpoints."""

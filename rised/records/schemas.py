@@ -7,20 +7,27 @@ the environments, which are above this room.
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from rised.records.errors import RecordError
-from rised.records.types import Gradient, Metric, Rollout, Selection, StopReason, Tag, TagState, TagStatus, Timing, Turn
+from rised.records.rows import CONVERSIONS
+from rised.records.types import (
+    Gradient,
+    JudgeReply,
+    Metric,
+    Rollout,
+    Selection,
+    Tag,
+    Timing,
+)
 
 NAME_KEY = b"rised.schema"
 VERSION_KEY = b"rised.schema_version"
 
-Record = Rollout | Tag | Selection | Gradient | Metric | Timing | Mapping[str, Any]
+Record = Rollout | Tag | JudgeReply | Selection | Gradient | Metric | Timing | Mapping[str, Any]
 
 
 def _field(name: str, kind: pa.DataType, nullable: bool = False) -> pa.Field:
@@ -109,6 +116,22 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("cached", _BOOL),
         ],
     ),
+    "judge_replies": _schema(
+        "judge_replies",
+        1,
+        [
+            _field("rollout_id", _TEXT),
+            _field("judge", _TEXT),
+            _field("status", _TEXT),
+            _field("reason", _TEXT),
+            _field("reply", _TEXT),
+            _field("finish_reason", _TEXT),
+            _field("prompt_hash", _TEXT),
+            _field("shortened", _BOOL),
+            _field("prompt_tokens", _INT, nullable=True),
+            _field("completion_tokens", _INT, nullable=True),
+        ],
+    ),
     "selections": _schema(
         "selections",
         1,
@@ -164,8 +187,6 @@ _BULKY = _TEXTS | {"token_ids", "policy_mask", "logprobs"}
 SCHEMAS["episodes"] = _schema("episodes", 1, [field for field in SCHEMAS["rollouts"] if field.name not in _BULKY])
 """Rollouts without what was said: what the analysis reads, and what a compacted run keeps of them."""
 
-TASK_FIELDS = tuple(SCHEMAS["tasks"].names)
-
 
 def schema_of(name: str) -> pa.Schema:
     """The current schema of that name; :class:`RecordError` names the known ones."""
@@ -211,133 +232,6 @@ def _difference(found: pa.Schema, wanted: pa.Schema) -> str:
     return "its columns stand in another order"
 
 
-def _json(value: Any, where: str) -> str:
-    try:
-        return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise RecordError(f"{where} cannot be stored as JSON: {error}. Use text, finite numbers, lists.") from None
-
-
-def _check_rollout(rollout: Rollout) -> None:
-    problem = None
-    if len(rollout.token_ids) != len(rollout.policy_mask):
-        problem = f"{len(rollout.token_ids)} token_ids but {len(rollout.policy_mask)} entries of policy_mask"
-    elif len(rollout.logprobs) != sum(rollout.policy_mask):
-        problem = f"{len(rollout.logprobs)} logprobs for {sum(rollout.policy_mask)} policy tokens"
-    elif rollout.reward_valid != (rollout.reward is not None):
-        problem = f"reward_valid is {rollout.reward_valid} but reward is {rollout.reward}"
-    elif rollout.reward is not None and not math.isfinite(rollout.reward):
-        problem = f"reward is {rollout.reward}"
-    if problem:
-        raise RecordError(f"rollout {rollout.rollout_id!r}: {problem}")
-
-
-def _rollout_row(rollout: Rollout) -> dict[str, Any]:
-    _check_rollout(rollout)
-    row = {name: getattr(rollout, name) for name in Rollout.__slots__}
-    row["turns"] = [
-        {name: getattr(turn, name) for name in Turn.__slots__}
-        | {"info": _json(turn.info, f"info of turn {index} of rollout {rollout.rollout_id!r}")}
-        for index, turn in enumerate(rollout.turns)
-    ]
-    row["messages"] = rollout.messages
-    row["stop_reason"] = StopReason(rollout.stop_reason).value
-    row["turn_count"], row["token_count"] = len(rollout.turns), len(rollout.token_ids)
-    return row
-
-
-def _rollout(row: dict[str, Any]) -> Rollout:
-    for derived in ("messages", "turn_count", "token_count"):
-        del row[derived]
-    row["turns"] = tuple(Turn(**turn | {"info": json.loads(turn["info"])}) for turn in row["turns"])
-    for name in ("steering_rubrics", "token_ids", "policy_mask", "logprobs"):
-        row[name] = tuple(row[name])
-    row["stop_reason"] = StopReason(row["stop_reason"])
-    return Rollout(**row)
-
-
-def _tag_row(tag: Tag) -> dict[str, Any]:
-    if (tag.state is None) == (tag.status == TagStatus.OK):
-        raise RecordError(
-            f"tag {tag.rubric_id!r} of rollout {tag.rollout_id!r}: status {tag.status!s} with state {tag.state!s}; "
-            "a state is given exactly when the status is ok"
-        )
-    row = {name: getattr(tag, name) for name in Tag.__slots__}
-    row["state"] = None if tag.state is None else TagState(tag.state).value
-    row["status"] = TagStatus(tag.status).value
-    return row
-
-
-def _tag(row: dict[str, Any]) -> Tag:
-    row["state"] = None if row["state"] is None else TagState(row["state"])
-    row["status"] = TagStatus(row["status"])
-    return Tag(**row)
-
-
-def _selection_row(selection: Selection) -> dict[str, Any]:
-    if selection.selected != (selection.order is not None):
-        raise RecordError(
-            f"selection of group {selection.group_id!r} in step {selection.step}: selected is {selection.selected} "
-            f"but order is {selection.order}; a group has an order exactly when it is selected"
-        )
-    return {name: getattr(selection, name) for name in Selection.__slots__}
-
-
-def _gradient_row(gradient: Gradient) -> dict[str, Any]:
-    numbers = (gradient.norm, *([] if gradient.cosine is None else [gradient.cosine]), *gradient.vector)
-    if not all(map(math.isfinite, numbers)):
-        raise RecordError(
-            f"the gradient of {gradient.environment} ({gradient.split}, {gradient.signal}) at step {gradient.step} "
-            "is not finite; an undefined cosine is None"
-        )
-    return {name: getattr(gradient, name) for name in Gradient.__slots__}
-
-
-def _gradient(row: dict[str, Any]) -> Gradient:
-    return Gradient(**row | {"vector": tuple(row["vector"])})
-
-
-def _measure_row(record: Metric | Timing) -> dict[str, Any]:
-    if record.value is not None and not math.isfinite(record.value):
-        raise RecordError(f"{record.name!r} of step {record.step} is {record.value}: an undefined metric is None")
-    return {name: getattr(record, name) for name in type(record).__slots__}
-
-
-def _task_row(task: Mapping[str, Any]) -> dict[str, Any]:
-    missing = [name for name in TASK_FIELDS if name not in task]
-    surplus = [name for name in task if name not in TASK_FIELDS]
-    if missing or surplus:
-        raise RecordError(
-            f"task {task.get('task_id', '(no task_id)')!r}: missing fields {missing}, unknown fields {surplus}; "
-            f"a task has {', '.join(TASK_FIELDS)}"
-        )
-    return dict(task) | {"payload": _json(task["payload"], f"payload of task {task['task_id']!r}")}
-
-
-def _task(row: dict[str, Any]) -> dict[str, Any]:
-    payload = json.loads(row["payload"])
-    if not isinstance(payload, dict):
-        raise ValueError(f"the payload of task {row['task_id']!r} is no mapping")
-    return row | {"payload": payload}
-
-
-class _Conversion(NamedTuple):
-    record_type: type
-    to_row: Callable[[Any], dict[str, Any]]
-    from_row: Callable[[dict[str, Any]], Any]
-
-
-_CONVERSIONS: dict[str, _Conversion] = {
-    "rollouts": _Conversion(Rollout, _rollout_row, _rollout),
-    "tags": _Conversion(Tag, _tag_row, _tag),
-    "selections": _Conversion(Selection, _selection_row, lambda row: Selection(**row)),
-    "gradients": _Conversion(Gradient, _gradient_row, _gradient),
-    "metrics": _Conversion(Metric, _measure_row, lambda row: Metric(**row)),
-    "timings": _Conversion(Timing, _measure_row, lambda row: Timing(**row)),
-    "tasks": _Conversion(Mapping, _task_row, _task),
-}
-
-
 def to_table(records: Sequence[Record], schema: str | None = None) -> pa.Table:
     """Table of records of one type. ``schema`` names the type where ``records`` is empty.
 
@@ -346,9 +240,9 @@ def to_table(records: Sequence[Record], schema: str | None = None) -> pa.Table:
     if schema is None:
         schema = _schema_for(records)
     wanted = schema_of(schema)
-    if schema not in _CONVERSIONS:
+    if schema not in CONVERSIONS:
         raise RecordError(f"tables of {schema!r} are made by compaction only")
-    conversion = _CONVERSIONS[schema]
+    conversion = CONVERSIONS[schema]
     for record in records:
         if not isinstance(record, conversion.record_type):
             raise RecordError(f"a {type(record).__name__} cannot be stored among {schema}")
@@ -367,7 +261,7 @@ def to_table(records: Sequence[Record], schema: str | None = None) -> pa.Table:
 def _schema_for(records: Sequence[Record]) -> str:
     if not records:
         raise RecordError("no records given: name the schema, for example to_table([], 'tags')")
-    for name, conversion in _CONVERSIONS.items():
+    for name, conversion in CONVERSIONS.items():
         if isinstance(records[0], conversion.record_type):
             return name
     raise RecordError(f"a {type(records[0]).__name__} is no record: see rised.records.types")
@@ -379,9 +273,9 @@ def from_table(table: pa.Table, source: str = "the table") -> list[Any]:
     Raises :class:`RecordError` for a row that holds no such record, such as one with damaged JSON.
     """
     name = check_schema(table.schema, None, source)
-    if name not in _CONVERSIONS:
+    if name not in CONVERSIONS:
         raise RecordError(f"{source} holds {name!r}: a part of the columns, from which no record can be made")
-    from_row = _CONVERSIONS[name].from_row
+    from_row = CONVERSIONS[name].from_row
     records = []
     for number, row in enumerate(table.to_pylist()):
         identity = next((row[key] for key in ("task_id", "rollout_id", "group_id", "name") if key in row), "")

@@ -39,10 +39,19 @@ class TagState(StrEnum):
 
 
 class TagStatus(StrEnum):
-    """Whether the judge gave a readable verdict; everything but ``ok`` contributes no state."""
+    """Whether the judge gave a readable verdict; everything but ``ok`` is an error and contributes no state."""
 
     OK = "ok"
     ERROR = "error"
+    """A detector failed, or the rollout is no evidence of behaviour (nobody was asked)."""
+    PARSE_ERROR = "parse_error"
+    """A judge model replied, but not with one valid verdict on every rubric."""
+    TIMEOUT = "timeout"
+    """No reply within the deadline, at the last attempt."""
+    SERVER_ERROR = "server_error"
+    """The judge's server failed, refused the request or could not be reached, at the last attempt."""
+    REFUSED = "refused"
+    """The judge model declined, or a filter held its reply back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +128,27 @@ class Tag:
     status: TagStatus
     reason: str = ""
     cached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeReply:
+    """What a judge model was asked about one rollout and what it answered, as it came.
+
+    ``reply`` is the last attempt's raw text ("" when nothing came), cut where it is very long; ``reason`` says why
+    ``status`` is not ok. ``prompt_hash``: SHA-256 (hex) of the messages sent; ``shortened``: the transcript did not fit
+    whole. Token counts are the server's, None where it gave none.
+    """
+
+    rollout_id: str
+    judge: str
+    status: TagStatus
+    reason: str
+    reply: str
+    finish_reason: str
+    prompt_hash: str
+    shortened: bool
+    prompt_tokens: int | None
+    completion_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)

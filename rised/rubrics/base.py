@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from rised.records.types import Rollout, Tag, TagState
+from rised.rubrics.judge_record import JudgeRecord
 
 
 class RubricError(ValueError):
@@ -43,11 +44,19 @@ def detector(environment: str, rubric_id: str) -> Callable[[Detector], Detector]
     return add
 
 
+Progress = Callable[[int, int], None]
+"""Called with the number of rollouts done and of all."""
+
+
 class Judge(Protocol):
-    """Tags rollouts. ``judge_id`` names model or rule set, revision, prompt version and vocabulary hash."""
+    """Tags rollouts. ``judge_id`` names model or rule set, revision, prompt version and vocabulary hash.
+
+    ``record``: raw replies and costs of the last call of ``tag``; empty for a judge that asks no model.
+    """
 
     judge_id: str
+    record: JudgeRecord
 
-    def tag(self, rollouts: Sequence[Rollout]) -> list[Tag]:
-        """One tag per rollout and applicable rubric, in input order; a failure is a tag with status error."""
+    def tag(self, rollouts: Sequence[Rollout], progress: Progress | None = None) -> list[Tag]:
+        """One tag per rollout and applicable rubric, in input order; a failure is a status of its own."""
         ...

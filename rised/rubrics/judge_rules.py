@@ -11,16 +11,15 @@ import hashlib
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import rised.rubrics.detectors as detectors_package
-from rised.records.types import Rollout, StopReason, Tag, TagState, TagStatus
-from rised.rubrics.base import DETECTORS, Detector, RubricError, Verdict
+from rised.records.types import Rollout, Tag, TagState, TagStatus
+from rised.rubrics.base import DETECTORS, Detector, Progress, RubricError, Verdict
+from rised.rubrics.evidence import executed, unjudgeable
+from rised.rubrics.judge_record import JudgeRecord
 from rised.rubrics.vocabulary import Polarity, Vocabulary
 
-INVALID_STOPS = frozenset({StopReason.ENVIRONMENT_ERROR, StopReason.PREFIX_VIOLATION})
-"""Ends that are not the policy's doing; such a rollout is no evidence of behaviour."""
 _REASON_LENGTH = 300
 
 DetectorTable = Mapping[str, Mapping[str, Detector]]
@@ -60,14 +59,20 @@ class RuleJudge:
         }
         identity = hashlib.sha256(f"{detector_source_hash()}:{vocabulary.hash}".encode()).hexdigest()
         self.judge_id = f"rules-{identity[:12]}"
+        self.record = JudgeRecord()
 
     def rubrics_of(self, environment: str) -> tuple[str, ...]:
         """The rubrics that this judge tags in an environment, in vocabulary order."""
         return tuple(rubric_id for rubric_id, _ in self._detectors.get(environment, ()))
 
-    def tag(self, rollouts: Sequence[Rollout]) -> list[Tag]:
+    def tag(self, rollouts: Sequence[Rollout], progress: Progress | None = None) -> list[Tag]:
         """One tag per rollout and rubric with a detector, rollouts in input order, rubrics in vocabulary order."""
-        return [tag for rollout in rollouts for tag in self._tag_one(rollout)]
+        tags: list[Tag] = []
+        for done, rollout in enumerate(rollouts, 1):
+            tags += self._tag_one(rollout)
+            if progress is not None:
+                progress(done, len(rollouts))
+        return tags
 
     def _tag_one(self, rollout: Rollout) -> list[Tag]:
         detectors = self._detectors.get(rollout.environment)
@@ -122,19 +127,11 @@ class RuleJudge:
             raise RubricError(f"{place}: evidence turn {turn} does not exist, the rollout has {len(rollout.turns)}")
 
 
-def executed(rollout: Rollout) -> Rollout:
-    """The rollout without a last turn that the environment never saw (a reply cut by the episode's token budget)."""
-    if not rollout.turns or rollout.turns[-1].info.get("executed", True):
-        return rollout
-    return replace(rollout, turns=rollout.turns[:-1], final_observation=rollout.turns[-1].observation)
-
-
 def _unjudgeable(rollout: Rollout) -> str:
     """Why the rollout is no evidence of behaviour; "" when it is."""
-    if rollout.stop_reason in INVALID_STOPS:
-        return f"invalid rollout: {rollout.stop_reason.value}"
-    if not rollout.turns:
-        return f"no turn was executed: {rollout.stop_reason.value}"
+    reason = unjudgeable(rollout)
+    if reason:
+        return reason
     without_log = [index for index, turn in enumerate(rollout.turns) if not turn.info]
     if without_log:
         return f"no environment log in turn {without_log[0]}: detectors cannot decide from the text alone"

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from rised.rubrics.base import Judge, RubricError
+from rised.rubrics.judge_llm import LlmJudge
 from rised.rubrics.judge_rules import RuleJudge
 from rised.rubrics.settings import JudgeSettings
 from rised.rubrics.vocabulary import Vocabulary
 
 JudgeFactory = Callable[[Any, Vocabulary], Judge]
 
-JUDGES: dict[str, JudgeFactory] = {"rules": lambda settings, vocabulary: RuleJudge(vocabulary)}
+JUDGES: dict[str, JudgeFactory] = {"rules": lambda settings, vocabulary: RuleJudge(vocabulary), "llm": LlmJudge}
 """type -> what builds the judge from its settings and the vocabulary."""
 
 

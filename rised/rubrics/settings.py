@@ -1,13 +1,15 @@
-"""Settings of the rubrics room: which vocabulary, which judge, how long the window of recent tags is.
+"""Settings of the rubrics room: which vocabulary, which judge, who serves it, how long the window of recent tags is.
 
 Light on purpose (pydantic only), so that a configuration can be checked without importing a judge.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from rised.config.settings import Settings, strict
+from rised.config.settings import Settings, operational, strict
+
+ResponseFormat = Literal["json_schema", "none"]
 
 
 class RuleJudgeSettings(Settings):
@@ -16,7 +18,53 @@ class RuleJudgeSettings(Settings):
     type: Literal["rules"] = strict("rules", description="judge by the detectors of rised.rubrics.detectors")
 
 
-JudgeSettings = RuleJudgeSettings
+class LlmJudgeSettings(Settings):
+    """A language model behind an OpenAI-compatible server. What shapes a verdict is strict and in the judge's id."""
+
+    type: Literal["llm"] = strict(description="judge by a language model behind an OpenAI-compatible server")
+    model: str = strict(min_length=1, description="the model, by the name under which it is served")
+    revision: str = strict("main", min_length=1, description="revision of the model's weights")
+    prompt: str = strict(
+        "data/prompts/judge_v1.md", min_length=1, description="prompt file, relative to the repository root"
+    )
+    temperature: float = strict(0.0, ge=0, description="sampling temperature of the judge; 0 is greedy")
+    seed: int = strict(0, ge=0, description="seed that is sent with every request")
+    max_reply_tokens: int = strict(3072, gt=0, description="longest reply of the judge, in tokens")
+    response_format: ResponseFormat = strict(
+        "json_schema", description="whether the server enforces the schema of the reply; `none` for servers that cannot"
+    )
+    extra_body: dict[str, Any] = strict(
+        {}, description="further fields of the request, e.g. `chat_template_kwargs: {enable_thinking: false}`"
+    )
+    transcript_characters: int = strict(
+        60_000, ge=1_000, description="longest transcript shown; a longer one is shortened, never in its last turns"
+    )
+    final_turns: int = strict(3, ge=1, description="last turns that are always shown whole")
+    reasks: int = strict(1, ge=0, description="how often an unreadable reply is asked for again, with the reason")
+    endpoint: str | None = operational(
+        None, description="URL of the server (`http://host:port/v1`), or the file that stages.serve_judge writes"
+    )
+    api_key_env: str | None = operational(None, description="environment variable that holds the server's key")
+    use_proxy: bool = operational(False, description="whether proxies named by the environment are used")
+    concurrency: int = operational(64, gt=0, description="requests in flight")
+    deadline_s: float = operational(300.0, gt=0, description="deadline of one request")
+    max_attempts: int = operational(5, gt=0, description="requests for one verdict before it counts as an error")
+    backoff_s: float = operational(1.0, ge=0, description="first wait before another attempt; doubles, with jitter")
+    max_backoff_s: float = operational(60.0, ge=0, description="longest wait before another attempt")
+    rest_s: float = operational(15.0, gt=0, description="how long a replica that failed is left out")
+    wait_for_server_s: float = operational(
+        3600.0, ge=0, description="how long an absent server is waited for, also while it is requeued"
+    )
+    max_reply_bytes: int = operational(1_000_000, gt=0, description="an answer of more bytes is cut off, an error")
+    max_failed_share: float = operational(
+        0.5,
+        ge=0,
+        le=1,
+        description="stop when more of a batch's rollouts got no answer from the server than this share",
+    )
+
+
+JudgeSettings = RuleJudgeSettings | LlmJudgeSettings
 """The judges that a configuration may name, told apart by ``type``."""
 
 
@@ -26,5 +74,49 @@ class RubricSettings(Settings):
     vocabulary: str = strict(
         "data/vocabulary.yaml", description="vocabulary file, relative to the repository root", min_length=1
     )
-    judge: JudgeSettings = strict(RuleJudgeSettings(), description="who tags the rollouts")
+    judge: JudgeSettings = strict(RuleJudgeSettings(), description="who tags the rollouts", discriminator="type")
+    tag_training: Literal["always", "when_needed"] = strict(
+        "always",
+        description="tag training rollouts always, or only where the method decides by tags: a judge model costs",
+    )
     window_steps: int = strict(5, description="steps of tags that the recent window keeps per environment", ge=1)
+
+
+class JudgeServerSettings(Settings):
+    """How ``stages.serve_judge`` serves the judge's model. Operational throughout: it shapes no verdict.
+
+    The words of ``command`` and ``arguments`` may hold {python}, {model} (the name that clients use), {weights},
+    {revision}, {host}, {port} and {tensor_parallel}.
+    """
+
+    command: list[str] = operational(
+        [
+            *("{python}", "-m", "vllm.entrypoints.openai.api_server"),
+            *("--model", "{weights}", "--served-model-name", "{model}", "--revision", "{revision}"),
+            *("--tensor-parallel-size", "{tensor_parallel}", "--host", "{host}", "--port", "{port}"),
+        ],
+        min_length=1,
+        description="the server's command, word by word, with placeholders",
+    )
+    arguments: list[str] = operational([], description="further words of the command")
+    python: str | None = operational(
+        None,
+        description="interpreter that {python} stands for, where vLLM has an environment of its own; null: this one",
+    )
+    environment: dict[str, str] = operational({}, description="environment variables of the server")
+    weights: str | None = operational(None, description="local directory of the weights; null: the judge's `model`")
+    replicas: int = operational(1, gt=0, description="servers side by side")
+    tensor_parallel: int = operational(1, gt=0, description="GPUs of one replica")
+    use_gpus: bool = operational(True, description="whether each replica gets a slice of the visible GPUs")
+    bind: str = operational("0.0.0.0", min_length=1, description="address that the servers listen at")
+    advertise: str | None = operational(None, description="host in the endpoint file; null: this host's own name")
+    first_port: int = operational(8000, gt=0, lt=65536, description="ports are free ones of the 1024 from here on")
+    health_path: str = operational(
+        "/health", pattern=r"^/", description="route that answers 200 when a server is ready"
+    )
+    start_timeout_s: float = operational(1800.0, gt=0, description="longest time until all replicas are ready")
+    health_every_s: float = operational(10.0, gt=0, description="seconds between two health checks")
+    health_timeout_s: float = operational(10.0, gt=0, description="deadline of one health check")
+    unhealthy_checks: int = operational(3, gt=0, description="failed checks in a row until a replica is replaced")
+    max_restarts: int = operational(5, ge=0, description="restarts of one replica; then it stays out")
+    stop_grace_s: float = operational(20.0, ge=0, description="seconds from SIGTERM to SIGKILL of a replica")

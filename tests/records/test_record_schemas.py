@@ -17,6 +17,7 @@ from rised.records.schemas import NAME_KEY, SCHEMAS, VERSION_KEY, check_schema, 
 from rised.records.shards import encode
 from rised.records.types import (
     Gradient,
+    JudgeReply,
     Metric,
     Rollout,
     Selection,
@@ -73,7 +74,7 @@ def rollouts(draw: st.DrawFn) -> Rollout:
 @st.composite
 def tag_records(draw: st.DrawFn) -> Tag:
     state = draw(st.none() | st.sampled_from(TagState))
-    status = TagStatus.ERROR if state is None else TagStatus.OK
+    status = TagStatus.OK if state else draw(st.sampled_from([s for s in TagStatus if s is not TagStatus.OK]))
     turn = draw(st.none() | INT32)
     return Tag(draw(TEXT), draw(TEXT), state, turn, draw(TEXT), status, draw(TEXT), draw(st.booleans()))
 
@@ -87,6 +88,19 @@ def selection_records(draw: st.DrawFn) -> Selection:
     )
 
 
+REPLY = st.builds(
+    JudgeReply,
+    TEXT,
+    TEXT,
+    st.sampled_from(TagStatus),
+    TEXT,
+    TEXT,
+    TEXT,
+    TEXT,
+    st.booleans(),
+    st.none() | INT32,
+    st.none() | INT32,
+)
 METRIC = st.builds(Metric, st.integers(0, 2**40), TEXT, st.none() | REAL, TEXT)
 TIMING = st.builds(Timing, st.integers(0, 2**40), TEXT, REAL, TEXT, TEXT)
 TASK = st.fixed_dictionaries(
@@ -106,6 +120,7 @@ TASK = st.fixed_dictionaries(
     [
         ("rollouts", rollouts()),
         ("tags", tag_records()),
+        ("judge_replies", REPLY),
         ("selections", selection_records()),
         ("metrics", METRIC),
         ("timings", TIMING),

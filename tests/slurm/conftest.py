@@ -37,7 +37,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneHostCluster
             f"needs root and Slurm ({', '.join(missing) or 'not root'}): `make test-slurm` installs it on Debian"
         )
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    found = OneHostCluster(tmp_path_factory.mktemp("slurm"), port=16_900 + 20 * worker)
+    found = OneHostCluster(tmp_path_factory.mktemp("slurm"), port=16_900 + 20 * worker, node_timeout_s=6)
     try:
         found.start()
     except PermissionError as error:

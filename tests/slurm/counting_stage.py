@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--fail-at", type=int)
     parser.add_argument("--rendezvous", action="store_true", help="meet the other ranks with gloo and sum the ranks")
+    parser.add_argument("--fail-rank", type=int)
     args = parser.parse_args()
     signal.signal(signal.SIGUSR2, ask)
     counts = args.out.with_name(f"{args.out.name}.steps")
@@ -41,6 +42,8 @@ def main() -> None:
         print(f"step {step}", flush=True)
         if stop:
             sys.exit(75)
+    if args.fail_rank is not None and args.fail_rank == int(os.environ["RANK"]):
+        sys.exit(f"rank {args.fail_rank} has lost its way")
     if args.rendezvous:
         meet(args.out)
     else:

@@ -93,6 +93,29 @@ def test_an_administrators_requeue_repeats_at_most_a_step(stage: Stage) -> None:
     assert stage.starts() == 2
 
 
+def test_a_nodes_death_repeats_at_most_a_step_on_another_node(stage: Stage) -> None:
+    launcher = stage.launch("--steps", 60, "--seconds", 0.2)
+    stage.await_steps(5)
+    job = stage.jobs()[0]
+    node = stage.slurm("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip()
+    stage.cluster.kill_node(node)
+    try:
+        assert launcher.wait(150) == 0
+    finally:
+        stage.cluster.start_node(node)
+        await_that(lambda: node in stage.slurm("sinfo", "--noheader", "--Node", "--states=idle", "--format=%N").split())
+    assert counted(stage) == list(range(1, 61))
+    assert stage.starts() == 2
+
+
+def test_a_process_that_fails_ends_the_job_of_several_and_is_named(stage: Stage) -> None:
+    """The others wait for it in the rendezvous."""
+    stage.stage = "meet"
+    assert stage.launch("--steps", 0, "--rendezvous", "--fail-rank", 2).wait(60) == 2
+    log = stage.log.read_text()
+    assert "task 2 failed" in log and "rank 2 has lost its way" in log and "_2_log.out" in log
+
+
 def test_a_time_limit_ends_in_a_requeue_and_the_same_result(stage: Stage) -> None:
     stage.stage = "brief"
     launcher = stage.launch("--steps", 130, "--seconds", 0.5)

@@ -1,0 +1,166 @@
+"""Records as rows of a table and back: the plain values that a schema's columns hold.
+
+JSON texts and nested structures are made and read here; a row that holds no such record raises ValueError or TypeError.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from rised.records.errors import RecordError
+from rised.records.types import (
+    Gradient,
+    JudgeReply,
+    Metric,
+    Rollout,
+    Selection,
+    StopReason,
+    Tag,
+    TagState,
+    TagStatus,
+    Timing,
+    Turn,
+)
+
+TASK_FIELDS = ("environment", "split", "task_id", "seed", "payload", "content_hash")
+"""Of a task, which travels as a plain dictionary."""
+
+
+def _json(value: Any, where: str) -> str:
+    try:
+        return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"{where} cannot be stored as JSON: {error}. Use text, finite numbers, lists.") from None
+
+
+def _check_rollout(rollout: Rollout) -> None:
+    problem = None
+    if len(rollout.token_ids) != len(rollout.policy_mask):
+        problem = f"{len(rollout.token_ids)} token_ids but {len(rollout.policy_mask)} entries of policy_mask"
+    elif len(rollout.logprobs) != sum(rollout.policy_mask):
+        problem = f"{len(rollout.logprobs)} logprobs for {sum(rollout.policy_mask)} policy tokens"
+    elif rollout.reward_valid != (rollout.reward is not None):
+        problem = f"reward_valid is {rollout.reward_valid} but reward is {rollout.reward}"
+    elif rollout.reward is not None and not math.isfinite(rollout.reward):
+        problem = f"reward is {rollout.reward}"
+    if problem:
+        raise RecordError(f"rollout {rollout.rollout_id!r}: {problem}")
+
+
+def _rollout_row(rollout: Rollout) -> dict[str, Any]:
+    _check_rollout(rollout)
+    row = {name: getattr(rollout, name) for name in Rollout.__slots__}
+    row["turns"] = [
+        {name: getattr(turn, name) for name in Turn.__slots__}
+        | {"info": _json(turn.info, f"info of turn {index} of rollout {rollout.rollout_id!r}")}
+        for index, turn in enumerate(rollout.turns)
+    ]
+    row["messages"] = rollout.messages
+    row["stop_reason"] = StopReason(rollout.stop_reason).value
+    row["turn_count"], row["token_count"] = len(rollout.turns), len(rollout.token_ids)
+    return row
+
+
+def _rollout(row: dict[str, Any]) -> Rollout:
+    for derived in ("messages", "turn_count", "token_count"):
+        del row[derived]
+    row["turns"] = tuple(Turn(**turn | {"info": json.loads(turn["info"])}) for turn in row["turns"])
+    for name in ("steering_rubrics", "token_ids", "policy_mask", "logprobs"):
+        row[name] = tuple(row[name])
+    row["stop_reason"] = StopReason(row["stop_reason"])
+    return Rollout(**row)
+
+
+def _tag_row(tag: Tag) -> dict[str, Any]:
+    if (tag.state is None) == (tag.status == TagStatus.OK):
+        raise RecordError(
+            f"tag {tag.rubric_id!r} of rollout {tag.rollout_id!r}: status {tag.status!s} with state {tag.state!s}; "
+            "a state is given exactly when the status is ok"
+        )
+    row = {name: getattr(tag, name) for name in Tag.__slots__}
+    row["state"] = None if tag.state is None else TagState(tag.state).value
+    row["status"] = TagStatus(tag.status).value
+    return row
+
+
+def _tag(row: dict[str, Any]) -> Tag:
+    row["state"] = None if row["state"] is None else TagState(row["state"])
+    row["status"] = TagStatus(row["status"])
+    return Tag(**row)
+
+
+def _reply_row(reply: JudgeReply) -> dict[str, Any]:
+    row = {name: getattr(reply, name) for name in JudgeReply.__slots__}
+    return row | {"status": TagStatus(reply.status).value}
+
+
+def _reply(row: dict[str, Any]) -> JudgeReply:
+    return JudgeReply(**row | {"status": TagStatus(row["status"])})
+
+
+def _selection_row(selection: Selection) -> dict[str, Any]:
+    if selection.selected != (selection.order is not None):
+        raise RecordError(
+            f"selection of group {selection.group_id!r} in step {selection.step}: selected is {selection.selected} "
+            f"but order is {selection.order}; a group has an order exactly when it is selected"
+        )
+    return {name: getattr(selection, name) for name in Selection.__slots__}
+
+
+def _gradient_row(gradient: Gradient) -> dict[str, Any]:
+    numbers = (gradient.norm, *([] if gradient.cosine is None else [gradient.cosine]), *gradient.vector)
+    if not all(map(math.isfinite, numbers)):
+        raise RecordError(
+            f"the gradient of {gradient.environment} ({gradient.split}, {gradient.signal}) at step {gradient.step} "
+            "is not finite; an undefined cosine is None"
+        )
+    return {name: getattr(gradient, name) for name in Gradient.__slots__}
+
+
+def _gradient(row: dict[str, Any]) -> Gradient:
+    return Gradient(**row | {"vector": tuple(row["vector"])})
+
+
+def _measure_row(record: Metric | Timing) -> dict[str, Any]:
+    if record.value is not None and not math.isfinite(record.value):
+        raise RecordError(f"{record.name!r} of step {record.step} is {record.value}: an undefined metric is None")
+    return {name: getattr(record, name) for name in type(record).__slots__}
+
+
+def _task_row(task: Mapping[str, Any]) -> dict[str, Any]:
+    missing = [name for name in TASK_FIELDS if name not in task]
+    surplus = [name for name in task if name not in TASK_FIELDS]
+    if missing or surplus:
+        raise RecordError(
+            f"task {task.get('task_id', '(no task_id)')!r}: missing fields {missing}, unknown fields {surplus}; "
+            f"a task has {', '.join(TASK_FIELDS)}"
+        )
+    return dict(task) | {"payload": _json(task["payload"], f"payload of task {task['task_id']!r}")}
+
+
+def _task(row: dict[str, Any]) -> dict[str, Any]:
+    payload = json.loads(row["payload"])
+    if not isinstance(payload, dict):
+        raise ValueError(f"the payload of task {row['task_id']!r} is no mapping")
+    return row | {"payload": payload}
+
+
+class Conversion(NamedTuple):
+    record_type: type
+    to_row: Callable[[Any], dict[str, Any]]
+    from_row: Callable[[dict[str, Any]], Any]
+
+
+CONVERSIONS: dict[str, Conversion] = {
+    "rollouts": Conversion(Rollout, _rollout_row, _rollout),
+    "tags": Conversion(Tag, _tag_row, _tag),
+    "judge_replies": Conversion(JudgeReply, _reply_row, _reply),
+    "selections": Conversion(Selection, _selection_row, lambda row: Selection(**row)),
+    "gradients": Conversion(Gradient, _gradient_row, _gradient),
+    "metrics": Conversion(Metric, _measure_row, lambda row: Metric(**row)),
+    "timings": Conversion(Timing, _measure_row, lambda row: Timing(**row)),
+    "tasks": Conversion(Mapping, _task_row, _task),
+}

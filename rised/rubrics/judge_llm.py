@@ -1,0 +1,250 @@
+"""The judge that is a language model behind an OpenAI-compatible server [paper: a Qwen3 model tags every rollout].
+
+One request a rollout, for all rubrics that apply to its environment. A failure is a status of all the rollout's tags,
+never an ``absent``. Prompt, transcript, reply, client and endpoint have modules of their own; here they are put
+together. ``tag`` is synchronous; :class:`JudgeSession` judges single rollouts from within an event loop.
+
+Temperature 0, one request for all rubrics, whole-reply validation and the one further request for an unreadable reply
+are ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rised.records.types import JudgeReply, Rollout, Tag, TagStatus
+from rised.rubrics.base import ABSENT, Progress, RubricError, Verdict
+from rised.rubrics.evidence import executed, unjudgeable
+from rised.rubrics.judge_client import KEPT_CHARACTERS, CallFailed, ChatClient, Completion, read_key
+from rised.rubrics.judge_endpoint import FORM, Replicas
+from rised.rubrics.judge_prompt import Messages, load_prompt
+from rised.rubrics.judge_record import JudgeRecord
+from rised.rubrics.judge_reply import CUT, ReplyError, Verdicts, read_reply, reply_schema
+from rised.rubrics.judge_transcript import transcript
+from rised.rubrics.settings import LlmJudgeSettings
+from rised.rubrics.vocabulary import Rubric, Vocabulary
+
+FORMAT = 1
+"""Part of the judge's id; raised when the rendering of a transcript or the schema of a reply changes."""
+_REASON_LENGTH = 300
+_UNANSWERED = frozenset({TagStatus.TIMEOUT, TagStatus.SERVER_ERROR})
+_DECODING = (
+    *("temperature", "seed", "max_reply_tokens", "response_format", "extra_body"),
+    *("transcript_characters", "final_turns", "reasks"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One rollout's tags. ``reply`` is None when nobody was asked, because the rollout is no evidence."""
+
+    tags: tuple[Tag, ...]
+    reply: JudgeReply | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """How asking ended; ``verdicts`` exactly when ``status`` is ok."""
+
+    status: TagStatus
+    reason: str
+    raw: str
+    completion: Completion | None = None
+    verdicts: Verdicts | None = None
+
+
+class LlmJudge:
+    """Tags every rollout for every rubric that applies to its environment.
+
+    ``record`` holds the raw replies and counters of the last call of ``tag``. A session adds to its counters; its
+    replies come with each judgement.
+    """
+
+    def __init__(self, settings: LlmJudgeSettings, vocabulary: Vocabulary) -> None:
+        """RubricError for a missing endpoint, prompt or key. No server is asked yet."""
+        if not settings.endpoint:
+            raise RubricError(f"rubrics.judge.endpoint is missing: {FORM} (--set rubrics.judge.endpoint=...)")
+        read_key(settings.api_key_env)
+        self.settings, self.vocabulary = settings, vocabulary
+        self.prompt = load_prompt(settings.prompt)
+        self.judge_id = judge_id(settings, vocabulary, self.prompt.version)
+        self.record = JudgeRecord()
+        self._replicas = Replicas(settings.endpoint, settings.model, settings.rest_s, settings.wait_for_server_s)
+        self._rubrics: dict[str, tuple[Rubric, ...]] = {}
+
+    def rubrics_of(self, environment: str) -> tuple[Rubric, ...]:
+        """The rubrics that are asked for in an environment, in vocabulary order. RubricError if there are none."""
+        if environment not in self._rubrics:
+            self._rubrics[environment] = self.vocabulary.applicable(environment)
+            if not self._rubrics[environment]:
+                raise RubricError(f"no rubric of the vocabulary applies to environment {environment!r}")
+        return self._rubrics[environment]
+
+    def tag(self, rollouts: Sequence[Rollout], progress: Progress | None = None) -> list[Tag]:
+        """One tag per rollout and applicable rubric, rollouts in input order, rubrics in vocabulary order.
+
+        RubricError when the server refuses the key or the model, or answered too few of the rollouts; what came is
+        in ``record`` all the same.
+        """
+        self.record = JudgeRecord()
+        started = time.monotonic()
+        try:
+            judgements = asyncio.run(self._judge_all(rollouts, progress))
+        finally:
+            self.record.counters.seconds += time.monotonic() - started
+        self._refuse_outage(judgements)
+        return [tag for judgement in judgements for tag in judgement.tags]
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[JudgeSession]:
+        """Judge single rollouts, for example each the moment it ends, within the event loop that opens this."""
+        self._replicas.hope_again()
+        async with ChatClient(self.settings, self._replicas, self.record.counters) as client:
+            yield JudgeSession(self, client)
+
+    async def _judge_all(self, rollouts: Sequence[Rollout], progress: Progress | None) -> list[Judgement]:
+        done = 0
+        async with self.session() as session:
+
+            async def judge(rollout: Rollout) -> Judgement:
+                nonlocal done
+                judgement = await session.judge(rollout)
+                done += 1
+                if progress is not None:
+                    progress(done, len(rollouts))
+                return judgement
+
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(judge(rollout)) for rollout in rollouts]
+            except* RubricError as errors:
+                raise errors.exceptions[0] from None
+        judgements = [task.result() for task in tasks]
+        self.record.replies = [judgement.reply for judgement in judgements if judgement.reply is not None]
+        return judgements
+
+    def _refuse_outage(self, judgements: Sequence[Judgement]) -> None:
+        """A run whose judge is away would select at random for as long as nobody looks."""
+        replies = [judgement.reply for judgement in judgements if judgement.reply is not None]
+        failed = [reply for reply in replies if reply.status in _UNANSWERED]
+        if failed and len(failed) > self.settings.max_failed_share * len(replies):
+            raise RubricError(
+                f"the judge's server left {len(failed)} of {len(replies)} rollouts without an answer (first: "
+                f"{failed[0].reason}). See to the server ({self.settings.endpoint}) and start the same command again; "
+                "rubrics.judge.max_failed_share says how many are accepted"
+            )
+
+
+class JudgeSession:
+    """The asynchronous core: one rollout in, its tags and the raw reply out."""
+
+    def __init__(self, judge: LlmJudge, client: ChatClient) -> None:
+        self._judge, self._client = judge, client
+        self._free = asyncio.Semaphore(judge.settings.concurrency)
+
+    async def judge(self, rollout: Rollout) -> Judgement:
+        """Tags of one rollout. Waits while as many requests are in flight as the settings allow.
+
+        RubricError for an environment without rubrics, and when the server refuses the key or the model.
+        """
+        rubrics = self._judge.rubrics_of(rollout.environment)
+        seen = executed(rollout)
+        reason = unjudgeable(seen)
+        counters = self._client.counters
+        if reason:
+            counters.statuses[TagStatus.ERROR] += 1
+            return Judgement(self._errors(rollout, rubrics, TagStatus.ERROR, reason), None)
+        settings = self._judge.settings
+        async with self._free:
+            shown = transcript(seen, settings.transcript_characters, settings.final_turns)
+            messages = self._judge.prompt.messages(rollout.environment, rubrics, shown.text, len(seen.turns))
+            outcome = await self._ask(messages, rubrics, len(seen.turns))
+        counters.shortened += shown.shortened
+        counters.statuses[outcome.status] += 1
+        completion = outcome.completion
+        reply = JudgeReply(
+            rollout_id=rollout.rollout_id,
+            judge=self._judge.judge_id,
+            status=outcome.status,
+            reason=outcome.reason[:_REASON_LENGTH],
+            reply=outcome.raw[:KEPT_CHARACTERS],
+            finish_reason=completion.finish_reason if completion else "",
+            prompt_hash=_hash(messages),
+            shortened=shown.shortened,
+            prompt_tokens=completion.prompt_tokens if completion else None,
+            completion_tokens=completion.completion_tokens if completion else None,
+        )
+        if outcome.verdicts is None:
+            return Judgement(self._errors(rollout, rubrics, outcome.status, outcome.reason), reply)
+        counters.dropped_evidence += outcome.verdicts.dropped_evidence
+        found = outcome.verdicts.by_rubric
+        return Judgement(tuple(self._tag(rollout, rubric, TagStatus.OK, found[rubric.id]) for rubric in rubrics), reply)
+
+    async def _ask(self, messages: Messages, rubrics: Sequence[Rubric], turn_count: int) -> _Outcome:
+        """Ask, and again with the reason while the reply is unreadable; one cut by its limit would be cut again."""
+        settings, prompt = self._judge.settings, self._judge.prompt
+        for again in range(settings.reasks + 1):
+            self._client.counters.reasks += again > 0
+            try:
+                completion = await self._client.complete(self._body(messages, rubrics, turn_count))
+            except CallFailed as error:
+                return _Outcome(error.status, str(error), error.raw)
+            try:
+                verdicts = read_reply(completion.text, completion.finish_reason, rubrics, turn_count)
+            except ReplyError as error:
+                outcome = _Outcome(TagStatus.PARSE_ERROR, str(error), completion.text, completion)
+                if completion.finish_reason == CUT:
+                    break
+                messages = prompt.asked_again(messages, completion.text, str(error), len(rubrics), turn_count)
+                continue
+            return _Outcome(TagStatus.OK, "", completion.text, completion, verdicts)
+        return outcome
+
+    def _body(self, messages: Messages, rubrics: Sequence[Rubric], turn_count: int) -> dict[str, Any]:
+        settings = self._judge.settings
+        body: dict[str, Any] = {
+            "model": settings.model,
+            "messages": messages,
+            "temperature": settings.temperature,
+            "seed": settings.seed,
+            "max_tokens": settings.max_reply_tokens,
+        }
+        if settings.response_format == "json_schema":
+            schema = {"name": "tags", "strict": True, "schema": reply_schema(rubrics, turn_count)}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return body | settings.extra_body
+
+    def _errors(self, rollout: Rollout, rubrics: Sequence[Rubric], status: TagStatus, reason: str) -> tuple[Tag, ...]:
+        return tuple(self._tag(rollout, rubric, status, ABSENT, reason) for rubric in rubrics)
+
+    def _tag(self, rollout: Rollout, rubric: Rubric, status: TagStatus, verdict: Verdict, reason: str = "") -> Tag:
+        ok = status is TagStatus.OK
+        return Tag(
+            rollout_id=rollout.rollout_id,
+            rubric_id=rubric.id,
+            state=verdict.state if ok else None,
+            evidence_turn=verdict.evidence_turn if ok else None,
+            judge=self._judge.judge_id,
+            status=status,
+            reason=reason[:_REASON_LENGTH],
+        )
+
+
+def judge_id(settings: LlmJudgeSettings, vocabulary: Vocabulary, prompt_version: str) -> str:
+    """Model, revision, prompt, vocabulary and decoding: what a verdict follows from, and nothing operational."""
+    decoding = {name: getattr(settings, name) for name in _DECODING} | {"format": FORMAT}
+    return (
+        f"llm:{settings.model}@{settings.revision}:{prompt_version}:vocabulary-{vocabulary.hash[:8]}"
+        f":t{settings.temperature:g}-s{settings.seed}-{_hash(decoding)[:8]}"
+    )
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,125 @@
+"""The judge's prompt: a versioned file, filled with the rubrics of an environment and with a transcript.
+
+The system message holds all that does not change within an environment, the vocabulary first of all, and the user
+message the transcript: a server with a prefix cache then computes the vocabulary once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rised.rubrics.base import RubricError
+from rised.rubrics.vocabulary import Polarity, Rubric
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+Messages = list[dict[str, str]]
+_SECTION = re.compile(r"^# (System|User|Again)$", re.MULTILINE)
+_PLACE = re.compile(r"\{\{(\w+)\}\}")
+_PLACES = {
+    "System": {"environment", "count", "rubrics", "example"},
+    "User": {"transcript", "count", "last_turn"},
+    "Again": {"reason", "count", "last_turn"},
+}
+_REQUIRED = {"System": {"rubrics"}, "User": {"transcript"}, "Again": {"reason"}}
+
+
+@dataclass(frozen=True, slots=True)
+class JudgePrompt:
+    """One version. ``hash``: SHA-256 (hex) of the file's bytes."""
+
+    name: str
+    hash: str
+    system: str
+    user: str
+    again: str
+
+    @property
+    def version(self) -> str:
+        """``judge_v1-1a2b3c4d``: the file's name and the beginning of its hash."""
+        return f"{self.name}-{self.hash[:8]}"
+
+    def messages(self, environment: str, rubrics: Sequence[Rubric], transcript: str, turn_count: int) -> Messages:
+        """The chat that is sent: vocabulary first, transcript last."""
+        count = str(len(rubrics))
+        system = {
+            "environment": environment,
+            "count": count,
+            "rubrics": "\n".join(_rubric_text(rubric) for rubric in rubrics),
+            "example": _example(rubrics),
+        }
+        user = {"transcript": transcript, "count": count, "last_turn": str(turn_count - 1)}
+        return [
+            {"role": "system", "content": _filled(self.system, system)},
+            {"role": "user", "content": _filled(self.user, user)},
+        ]
+
+    def asked_again(self, messages: Messages, reply: str, reason: str, rubric_count: int, turn_count: int) -> Messages:
+        """The chat goes on after a reply that was none, with the reason."""
+        values = {"reason": reason, "count": str(rubric_count), "last_turn": str(turn_count - 1)}
+        return [
+            *messages,
+            {"role": "assistant", "content": reply},
+            {"role": "user", "content": _filled(self.again, values)},
+        ]
+
+
+def load_prompt(path: Path | str) -> JudgePrompt:
+    """Read a prompt file; relative paths are of the repository. RubricError says what it lacks."""
+    file = Path(path) if Path(path).is_file() else REPOSITORY / path
+    try:
+        data = file.read_bytes()
+        text = data.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RubricError(f"the judge's prompt {path} cannot be read: {error}") from None
+    _, *pieces = _SECTION.split(text)
+    sections = dict(zip(pieces[::2], (piece.strip() for piece in pieces[1::2]), strict=True))
+    if len(pieces) != 2 * len(_PLACES) or list(sections) != list(_PLACES):
+        headings = ", ".join(f"`# {heading}`" for heading in _PLACES)
+        raise RubricError(f"{path}: a judge's prompt has the headings {headings}, once each and in this order")
+    for heading, section in sections.items():
+        found = set(_PLACE.findall(section))
+        if found - _PLACES[heading] or _REQUIRED[heading] - found:
+            known = ", ".join(f"{{{{{name}}}}}" for name in sorted(_PLACES[heading]))
+            raise RubricError(
+                f"{path}: under `# {heading}` stand the places {sorted(found)}; {sorted(_REQUIRED[heading])} must be "
+                f"there, and only {known} are known"
+            )
+    return JudgePrompt(file.stem, hashlib.sha256(data).hexdigest(), *sections.values())
+
+
+def states_of(rubric: Rubric) -> tuple[str, ...]:
+    """The states that a verdict on this rubric may have: a negative rubric is never demonstrated."""
+    return ("violates", "absent") if rubric.polarity is Polarity.NEGATIVE else ("demonstrates", "violates", "absent")
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    """One pass, so that a transcript that holds a place is left alone."""
+    return _PLACE.sub(lambda place: values[place[1]], template)
+
+
+def _rubric_text(rubric: Rubric) -> str:
+    lines = [
+        f"- {rubric.id} ({rubric.polarity.value}: {' | '.join(states_of(rubric))})",
+        f"  {rubric.definition} {rubric.note}".rstrip(),
+        f"  Shows it: {rubric.positive_example}",
+        f"  Does not: {rubric.negative_example}",
+    ]
+    return "\n".join(lines)
+
+
+def _example(rubrics: Sequence[Rubric]) -> str:
+    """The form of a reply, with the first two rubrics."""
+    tags = [
+        {
+            "id": rubric.id,
+            "state": states_of(rubric)[0 if place == 0 else -1],
+            "evidence_turn": 0 if place == 0 else None,
+        }
+        for place, rubric in enumerate(rubrics[:2])
+    ]
+    return json.dumps({"tags": tags})[:-2] + ", …]}"

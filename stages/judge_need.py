@@ -1,0 +1,75 @@
+"""Which runs of an experiment need a judge's server, and how it is started. Light enough to plan with."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rised.config.overlays import compose, merge
+from rised.config.source import Mapping, Tree, plain_value, written_in
+from rised.methods.registry import piece_class
+
+METHODS = Path("configs/methods")
+STAGE = "judge_server"
+TAG_READERS = ("selector", "teacher", "steering")
+"""The kinds of a method's pieces that may decide by tags."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeNeed:
+    """A server that must answer while a run trains. ``config``: the file it is served from."""
+
+    endpoint: Path
+    config: Path
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        words = ("python", "-m", "stages.serve_judge", "--config", str(self.config))
+        return (*words, "--endpoint", str(self.endpoint))
+
+
+def judge_need(experiment: Path, method: str) -> JudgeNeed | None:
+    """The server that a run of ``method`` needs; None if it asks no judge model, or one at a fixed address.
+
+    The server is shared by all experiments whose judge comes from the same file unchanged.
+    """
+    document = compose([experiment])
+    judge = _plain(document, "rubrics", "judge") or {}
+    endpoint = str(judge.get("endpoint", ""))
+    if judge.get("type") != "llm" or _at(document, STAGE) is None or "://" in endpoint or not endpoint:
+        return None
+    always = _plain(document, "rubrics", "tag_training") != "when_needed"
+    validation = bool(_plain(document, "validation", "tags"))
+    if not (always or validation or decides_by_tags(document, method)):
+        return None
+    files = sorted(written_in(_at(document, "rubrics", "judge")) | written_in(_at(document, STAGE)))
+    same = (Path(os.path.relpath(file)) for file in files if _served(compose([file])) == _served(document))
+    return JudgeNeed(Path(endpoint), next(same, experiment))
+
+
+def decides_by_tags(document: Mapping, method: str) -> bool:
+    """Whether a piece of the method, as the experiment overlays it, is blind without tags."""
+    settings: Tree | None = compose([METHODS / f"{method}.yaml"]).items.get("method")
+    for overlay in (_at(document, "method_scale"), _at(document, "method_overrides", method)):
+        if isinstance(settings, Mapping) and isinstance(overlay, Mapping):
+            settings = merge(settings, overlay)
+    chosen = {} if settings is None else plain_value(settings)
+    return any(piece_class(kind, chosen[kind]["type"]).needs_tags for kind in TAG_READERS if chosen.get(kind))
+
+
+def _served(document: Mapping) -> tuple[Any, Any]:
+    """All that a server follows from."""
+    return _plain(document, "rubrics", "judge"), _plain(document, STAGE)
+
+
+def _at(tree: Tree | None, *keys: str) -> Tree | None:
+    for key in keys:
+        tree = tree.items.get(key) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def _plain(document: Mapping, *keys: str) -> Any:
+    found = _at(document, *keys)
+    return None if found is None else plain_value(found)
