@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis import published, scale
 from analysis import statistics as st
-from analysis.correlation import BlockBootstrap, Correlation, block_bootstrap, correlate, within
+from analysis.correlation import BlockBootstrap, Correlation, block_bootstrap, correlate, is_constant, within
 from analysis.formatting import MISSING, Cell, Group, PrintedTable, interval_text, number
 from analysis.frames import Frames
 from analysis.names import environment_name, method_name, ordered_methods
@@ -94,7 +94,7 @@ def main_table(frames: Frames, found: Transfer, name: str, title: str, source: s
         caption=f"{title}. Correlation of similarity with improvement, pooled over checkpoints and environments.",
         columns=["Validation envs", *[HEADS[signal] for signal in SIGNALS]],
         groups=groups,
-        notes=[*_notes(frames, found), *reasons],
+        notes=[*_notes(frames, found), *_standing_still(found), *reasons],
     )
     return BuiltTable(printed, frame)
 
@@ -213,6 +213,16 @@ def _undefined(result: Correlation, reasons: list[str]) -> str:
     if note not in reasons:
         reasons.append(note)
     return "n/a"
+
+
+def _standing_still(found: Transfer) -> list[str]:
+    """Says so where it is the improvement that is constant, and no signal's fault."""
+    return [
+        f"{method_name(method)}, {words.lower()}: the improvement is the same in all pairs: no correlation is defined."
+        for method in ordered_methods(found.pairs["method"].unique())
+        for row, words in ROWS.items()
+        if is_constant(chosen_pairs(found, method, row)["improvement"].dropna().to_numpy())
+    ]
 
 
 def _lines() -> list[tuple[str, str]]:

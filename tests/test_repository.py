@@ -220,11 +220,14 @@ def test_a_dry_run_plans_one_training_per_method_and_seed(plan: Plan, experiment
 
 def test_a_correlation_experiment_measures_gradients_and_makes_the_tables_that_it_names(plan: Plan) -> None:
     jobs = plan.jobs("--config", "experiment=dbbench_only")
-    assert (jobs["train"], jobs["gradient"], jobs["table"], jobs["figure"]) == (1, 1, 3, 1)
+    assert (jobs["train"], jobs["gradient"], jobs["table"], jobs["figure"]) == (1, 1, 3, 2)
     assert "retag" not in jobs and plan.jobs("--config", "experiment=webshop_only")["retag"] == 1
     done = plan.snakemake("-n", "-p", "--config", "experiment=dbbench_only")
     text = done.stdout + done.stderr
-    assert "python -m analysis.tables.table7 " in text and "--tables table7 learning table9 --figures figure2" in text
+    assert (
+        "python -m analysis.tables.table7 " in text
+        and "--tables table7 learning table9 --figures transfer figure2" in text
+    )
 
 
 def test_a_table_that_has_no_module_is_refused_with_the_known_ones(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

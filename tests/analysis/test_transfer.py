@@ -13,7 +13,10 @@ import pytest
 
 from analysis import AnalysisError, correlation, published
 from analysis.correlation import within
+from analysis.figures import style
+from analysis.figures import transfer as transfer_figure
 from analysis.frames import Frames
+from analysis.registry import FIGURES, TABLES, sections
 from analysis.runs import find_experiment
 from analysis.tables import table1, table7, table8
 from analysis.transfer import SIGNALS, transfer
@@ -232,8 +235,10 @@ def test_untagged_and_unmeasured_runs_say_so(tmp_path: Path) -> None:
 
 def test_an_improvement_that_never_changes_is_constant_not_zero(tmp_path: Path) -> None:
     still = frames_of(tmp_path / "webshop_only", rate=lambda name, step: 0.25)
-    statuses = {status for _, status in own(table1.build(still)[0], "all_env", "spearman").values()}
+    built = table1.build(still)[0]
+    statuses = {status for _, status in own(built, "all_env", "spearman").values()}
     assert statuses == {"undefined: constant", "undefined: n < 3"}
+    assert any("GRPO-64, held-out: the improvement is the same in all pairs" in note for note in built.printed.notes)
 
 
 def test_the_intervals_resample_checkpoints_and_within_environments_the_means_are_gone(frames: Frames) -> None:
@@ -280,6 +285,34 @@ def test_tags_of_another_vocabulary_are_refused(frames: Frames, tmp_path: Path) 
     header.write_text(header.read_text().replace(load_vocabulary().hash, "e" * 64))
     with pytest.raises(AnalysisError, match="vocabulary eeeeeeeeeeee"):
         table1.build(Frames(find_experiment(tmp_path / "webshop_only")))
+
+
+def test_the_figure_shows_every_pair_and_says_why_a_panel_is_empty(frames: Frames, tmp_path: Path) -> None:
+    built = transfer_figure.build(frames)
+    assert len(built.frame) == 12
+    axes = built.draw(style.LIGHT).axes
+    assert [sum(len(c.get_offsets()) for c in axis.collections) for axis in axes] == [12, 12, 11]
+    assert "ρ" in axes[0].get_xlabel()
+    bare = transfer_figure.build(frames_of(tmp_path / "webshop_only", tags=False, gradients=False))
+    texts = [axis.texts[0].get_text() for axis in bare.draw(style.DARK).axes]
+    assert texts[0].startswith("training or validation is not tagged") and texts[2].startswith("not measured")
+
+
+def test_the_report_shows_the_named_modules_in_its_own_order_and_others_last() -> None:
+    found = sections(["table9", "table1", "mine"], ["figure2", "transfer"])
+    assert [(s.anchor, s.tables, s.figures) for s in found] == [
+        ("transfer", ("table1",), ("transfer",)),
+        ("dynamics", (), ("figure2",)),
+        ("time", ("table9",), ()),
+        ("further", ("mine",), ()),
+    ]
+    assert [s.anchor for s in sections(TABLES, FIGURES)] == [
+        "results",
+        "learning-section",
+        "dynamics",
+        "rubrics",
+        "time",
+    ]
 
 
 # ---- tagged twice
