@@ -25,6 +25,8 @@ PRODUCT = ("rised", "stages", "analysis", "slurm", "rubric_discovery")
 MACHINE_PATH = re.compile(r"(?<![\w.:/])/(?:home|root|Users|work|scratch|mnt|data)/[\w.-]+")
 MAX_LINES = 400
 LOCKS = {"analysis": ["analysis"], "cpu": ["cpu"], "dev": ["cpu", "smollm2", "dev"]}
+OTHER_INTERPRETERS = {"appworld"}
+"""Locks of environments that exclude ours."""
 
 
 def files() -> list[Path]:
@@ -117,10 +119,18 @@ def test_a_lock_file_pins_exactly_and_covers_its_extras(name: str) -> None:
 
 
 def test_every_lock_file_is_known_and_they_agree_on_every_version() -> None:
-    assert {path.stem for path in (REPOSITORY / "requirements").glob("*.txt")} == set(LOCKS)
+    assert {path.stem for path in (REPOSITORY / "requirements").glob("*.txt")} == set(LOCKS) | OTHER_INTERPRETERS
     analysis, cpu, dev = (lock(name) for name in ("analysis", "cpu", "dev"))
     assert analysis.items() <= cpu.items() <= dev.items()
     assert not {"torch", "transformers", "textworld"} & set(analysis), "the analysis needs no torch"
+
+
+def test_the_lock_of_appworlds_interpreter_pins_the_engine_that_the_environment_asks_for() -> None:
+    from rised.environments.appworld.engine import ENGINE_VERSION
+
+    pins = lock("appworld")
+    assert pins["appworld"] == ENGINE_VERSION
+    assert pins["pydantic"].startswith("1."), "the reason why it has an interpreter of its own"
 
 
 def test_every_extra_is_pinned_the_clusters_too() -> None:
@@ -149,13 +159,14 @@ def test_the_conda_environment_installs_the_locked_set() -> None:
         ("test", "-m pytest"),
         ("lint", "snakemake --lint"),
         ("nano_policy", "nano_policy"),
+        ("appworld", "requirements/appworld.txt"),
         ("clean", "rm -rf"),
     ],
 )
 def test_make_has_the_target_and_it_does_what_it_says(target: str, command: str) -> None:
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
-    done = subprocess.run(["make", "-n", target], cwd=REPOSITORY, capture_output=True, text=True)
+    done = subprocess.run(["make", "-n", "-B", target], cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert command in done.stdout
 

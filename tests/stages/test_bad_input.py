@@ -84,10 +84,10 @@ def trained(tiny_experiment, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     tasks = read_tasks(tiny_experiment.tasks)
     update = stages.train.Trainer.update
 
-    def stop_before_the_second(self, number, pool, progress):
+    def stop_before_the_second(self, number, progress):
         if number == 2:
             shutil.copytree(folder / "whole", folder / "stopped")
-        return update(self, number, pool, progress)
+        return update(self, number, progress)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stages.train.Trainer, "update", stop_before_the_second)
@@ -481,8 +481,8 @@ def test_a_finished_run_is_not_taken_for_one_of_another_policy(
 
 def test_a_panel_too_small_for_different_groups_is_refused(tiny_experiment, command: Command) -> None:
     arguments = ["--config", tiny_experiment.config, "--method", "rised", "--seed", 0, "--dry-run"]
-    outcome = command("train", *arguments, "--set", "environments.dbbench.train_tasks=11")
-    assert_refused(outcome, "environments.dbbench.train_tasks is 11", "need at least 12")
+    outcome = command("train", *arguments, "--set", "environments.dbbench.train_tasks=5")
+    assert_refused(outcome, "environments.dbbench.train_tasks is 5", "need at least 6")
 
 
 def test_again_removes_an_evaluation_and_nothing_else(tiny_experiment, command: Command, tmp_path: Path) -> None:
