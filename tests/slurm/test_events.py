@@ -93,6 +93,21 @@ def test_an_administrators_requeue_repeats_at_most_a_step(stage: Stage) -> None:
     assert stage.starts() == 2
 
 
+def test_a_job_that_is_requeued_after_it_finished_does_not_run_again(stage: Stage) -> None:
+    launcher = stage.launch("--steps", 10)
+    stage.await_steps(1)
+    end(launcher, signal.SIGKILL)
+    job = stage.jobs()[0]
+    await_that(lambda: stage.out.exists() and stage.jobs() == [])
+    stage.slurm("scontrol", "requeue", job)
+    await_that(lambda: stage.jobs() == [], 30)
+    assert counted(stage) == list(range(1, 11)) and stage.starts() == 1
+    logs = "".join(log.read_text() for log in (stage.folder / "job" / job).glob("*_log.out"))
+    assert logs.count("Starting with JobEnvironment") == 2, "the job did start again"
+    assert stage.launch("--steps", 10).wait(60) == 0
+    assert "finished while nobody watched" in stage.log.read_text()
+
+
 def test_a_nodes_death_repeats_at_most_a_step_on_another_node(stage: Stage) -> None:
     launcher = stage.launch("--steps", 60, "--seconds", 0.2)
     stage.await_steps(5)

@@ -76,6 +76,14 @@ def test_without_a_cluster_there_is_no_plan() -> None:
     assert plan.summary() == plan.note("train") == "" and plan.resources("train") == {}
 
 
+def test_a_site_need_not_know_stages_that_nobody_asks_for(tmp_path: Path) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text("stages:\n  prepare: {}\n  evaluate: {}\n  train: {}\n")
+    plan = Plan.of(read_grid({"experiment": "quickstart", "executor": "slurm", "site": str(site)}))
+    assert plan.note("gradient") == "" and plan.resources("gradient") == {}
+    assert "2 cores" in plan.note("train") and "train rised" in plan.summary()
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_judge_serves_the_methods_that_decide_by_tags(repository: Path, method: str) -> None:
     need = judge_need(repository / "configs/experiments/paper_qwen25_3b.yaml", method)
