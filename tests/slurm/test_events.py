@@ -219,7 +219,7 @@ def test_a_job_can_be_submitted_from_inside_a_job(stage: Stage) -> None:
     assert stage.out.read_text() == "3 steps\n", outer.read_text()
     assert "submitted job" in outer.read_text()
     script = next((stage.folder / "job").glob("*/*_submission.sh")).read_text()
-    assert "#SBATCH --ntasks-per-node=1" in script and "#SBATCH --mem=0.2GB" in script
+    assert "#SBATCH --ntasks-per-node=1" in script and "#SBATCH --mem=204MB" in script
 
 
 def test_two_launchers_of_one_stage_do_not_run_it_twice(stage: Stage) -> None:
