@@ -1,8 +1,8 @@
 """Seconds and memory of the analysis on SYNTHETIC runs of the paper's size, against the number of steps and of runs.
 
 Writes the runs that are not there yet below DIR (110 MB per 1,000 steps), compacts them, and makes all tables and
-figures, and then the report, each in a process of its own. Prints one row per size and form: wall-clock seconds, seconds
-of the processor (steadier on a shared machine) and peak memory.
+figures, and then the report, each in a process of its own. Prints one row per size and form: wall-clock seconds,
+seconds of the processor (steadier on a shared machine) and peak memory.
 
     python -m benchmarks.analysis_scale DIR --sizes 500x1 1000x1 1000x3
 """

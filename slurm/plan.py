@@ -106,10 +106,10 @@ class Plan:
             runs = [Path(grid.run_pattern.format(method=method, seed=seed)) for seed in grid.seeds]
             missing = sum(not run.exists() for run in runs)
             lines.append(Line(f"train {method}", len(runs), missing, train, self._run_hours(method)))
-        if grid.gradient:
-            runs = [Path(grid.gradient_pattern.format(method=m, seed=s)) for m in grid.methods for s in grid.seeds]
+        for stage, pattern in grid.measured.items():
+            runs = [Path(pattern.format(method=m, seed=s)) for m in grid.methods for s in grid.seeds]
             to_do = sum(not run.exists() for run in runs)
-            lines.append(Line("gradient", len(runs), to_do, self.site.resources("gradient"), None))
+            lines.append(Line(stage, len(runs), to_do, self.site.resources(stage), None))
         judged = [line for line in lines if line.name.startswith("train ") and self._is_judged(line.name[6:])]
         if judged:
             waiting = [line.hours for line in judged if line.to_do and line.hours is not None]

@@ -45,7 +45,9 @@ from stages.cli import add_common, run_stage
 from stages.loop import TRAIN, VALIDATION, prompt_groups
 from stages.parts import Part, part_of_array
 from stages.policy import Policy, open_policy
+from stages.provenance import refuse_other_inputs
 from stages.setup import load_experiment, load_run, open_pool, panel, panel_hash, read_tasks
+from stages.train import refuse_other_run
 
 LAYER, PROJECTION = "layer", "projection"
 PART_FOLDER = f".{GRADIENT_SIGNAL}-part-"
@@ -175,11 +177,15 @@ def measure_gradients(
     """Measure at every exported checkpoint that is not committed yet, oldest first.
 
     ``part`` of a job array: only this part's checkpoints, into a folder of its own; the call without it takes over
-    what the parts measured. RecordError if what is there was measured with other settings or on another run.
+    what the parts measured. ConfigError or RecordError if the run was made with another configuration or other tasks,
+    or if what is there was measured with other settings.
     """
     steps = exported_checkpoints(run)
+    vocabulary = load_vocabulary(Path(config.rubrics.vocabulary))
+    refuse_other_run(config, run)
+    refuse_other_inputs(config, tasks, vocabulary, run)
     chosen = chosen_tasks(config, settings, tasks)
-    method = Method.from_settings(config.method, load_vocabulary(Path(config.rubrics.vocabulary)))
+    method = Method.from_settings(config.method, vocabulary)
     header = {
         "run": RunReader(run).header()["config_hash"],
         "panel_hashes": {split: panel_hash(tasks, split) for split in (TRAIN, VALIDATION)},

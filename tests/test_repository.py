@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from rised.config import ConfigError
 from rised.config.loader import read_plain
 from stages.grid import Grid, read_grid
 
@@ -229,9 +230,33 @@ def test_a_dry_run_plans_one_training_per_method_and_seed(plan: Plan, experiment
     }
 
 
+def test_a_correlation_experiment_measures_gradients_and_makes_the_tables_that_it_names(plan: Plan) -> None:
+    jobs = plan.jobs("--config", "experiment=dbbench_only")
+    assert (jobs["train"], jobs["gradient"], jobs["table"], jobs["figure"]) == (1, 1, 3, 2)
+    assert "retag" not in jobs and plan.jobs("--config", "experiment=webshop_only")["retag"] == 1
+    done = plan.snakemake("-n", "-p", "--config", "experiment=dbbench_only")
+    text = done.stdout + done.stderr
+    assert (
+        "python -m analysis.tables.table7 " in text
+        and "--tables table7 learning table9 --figures transfer figure2" in text
+    )
+
+
+def test_a_table_that_has_no_module_is_refused_with_the_known_ones(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(plan.folder)
+    (plan.folder / "configs" / "experiments" / "misnamed.yaml").write_text(
+        "extends: [smoke.yaml]\nexperiment: misnamed\nanalysis: {tables: [tabel2]}\n"
+    )
+    with pytest.raises(
+        ConfigError, match=r"analysis\.tables: there is no module analysis/tables/tabel2\.py; see .*table2"
+    ):
+        read_grid({"experiment": "misnamed"})
+    (plan.folder / "configs" / "experiments" / "misnamed.yaml").unlink()
+
+
 def finish(grid: Grid, root: Path) -> None:
     """Put every product of an experiment in place, in the order in which they are made."""
-    products = [grid.tasks, grid.warm_start, *grid.finished_runs, *grid.table_files, *grid.figure_files, grid.report]
+    products = [grid.tasks, grid.warm_start, *grid.analysed_files, *grid.table_files, *grid.figure_files, grid.report]
     moment = 1 + max(path.stat().st_mtime for path in (root / "configs").rglob("*.yaml"))
     for order, product in enumerate(products):
         path = root / product

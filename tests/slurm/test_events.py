@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -210,8 +211,15 @@ def test_four_ranks_on_two_nodes_meet_and_see_their_gpus(stage: Stage) -> None:
 
 
 def test_a_job_can_be_submitted_from_inside_a_job(stage: Stage) -> None:
-    inner = {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_NODE": "1", "SLURM_NTASKS": "7", "SUBMITIT_EXECUTOR": "slurm"}
-    assert stage.launch("--steps", 3, **inner).wait(60) == 0
+    """The launcher runs in a job of its own with half a core's memory; its stage's job gets what the stage asks for."""
+    outer = stage.folder / "outer.log"
+    words = shlex.join(stage.command("--steps", 3))
+    options = ["--job-name=outer", "--ntasks=2", "--mem=300M", "--time=3", f"--output={outer}", "--wait"]
+    stage.slurm("sbatch", *options, f"--chdir={stage.repository}", f"--wrap={words}")
+    assert stage.out.read_text() == "3 steps\n", outer.read_text()
+    assert "submitted job" in outer.read_text()
+    script = next((stage.folder / "job").glob("*/*_submission.sh")).read_text()
+    assert "#SBATCH --ntasks-per-node=1" in script and "#SBATCH --mem=204MB" in script
 
 
 def test_two_launchers_of_one_stage_do_not_run_it_twice(stage: Stage) -> None:

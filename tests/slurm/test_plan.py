@@ -54,6 +54,7 @@ def test_the_correlation_experiments_are_planned(repository: Path, tmp_path: Pat
     text = dry_run(repository, tmp_path, experiment)
     assert len(re.findall(r"Train grpo_64, seed 0 \[4 nodes", text)) == 1
     assert len(re.findall(r"Gradient signal of grpo_64, seed 0 \[12 cores, 1 GPUs", text)) == 1
+    assert ("Second tags of grpo_64, seed 0" in text) == (experiment == "paper_webshop_only")
     assert "judge_server" in text, "validation is tagged, though the method needs no tags"
 
 

@@ -11,7 +11,7 @@ from slurm.job_files import StageCall
 from slurm.launcher import Launcher
 from slurm.site import executor_parameters, load_site
 
-STAGES = ("prepare", "evaluate", "train", "gradient", "judge_server", "nano_policy")
+STAGES = ("prepare", "evaluate", "train", "gradient", "retag", "judge_server", "nano_policy")
 
 
 def test_every_shipped_site_has_resources_for_every_stage_of_the_dag(repository: Path) -> None:

@@ -9,12 +9,13 @@ import pytest
 from stage_commands import Command, SingleSource, assert_refused, in_process
 
 import stages.gradient
+from rised.config import ConfigError
 from rised.learner.settings import GradientSettings
 from rised.records.digest import reproducible_digest
 from rised.records.schemas import from_table
 from rised.records.shards import RunReader
 from rised.records.types import Gradient
-from stages.gradient import chosen_tasks, gradient_plans, measure_gradients
+from stages.gradient import chosen_tasks, gradient_plans, measure_gradients, source_environment
 from stages.parts import Part, part_of_array
 from stages.setup import load_run, read_tasks
 
@@ -134,12 +135,18 @@ def test_other_settings_than_those_of_what_is_there_are_refused(
     assert_refused(outcome, "gradient", "start a new run in another folder")
 
 
+def test_a_run_that_trained_on_several_environments_has_no_source(single_source: SingleSource) -> None:
+    config = load_run(single_source.config, "grpo_64", 0, ["training_environments=null"])
+    with pytest.raises(ConfigError, match="trains on alfworld, dbbench; .* name one"):
+        source_environment(config)
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
         ("gradient=null", ["gradient is null"]),
         ("gradient.tasks=5", ["gradient.tasks is 5", "alfworld.validation_tasks is 4"]),
-        ("training_environments=null", ["alfworld, dbbench", "name one"]),
+        ("training_environments=null", ["training_environments", "config.yaml"]),
     ],
 )
 def test_what_cannot_be_measured_is_said(
