@@ -162,6 +162,8 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
     results = str(check_results_path(str(options.get("results", "results"))))
     if results.startswith("-"):
         results = f"./{results}"  # commands would take it for an option
+    if "{" in results or "}" in results:
+        raise ConfigError(f"brace in the results path {results!r}: choose a folder without it (a wildcard's mark)")
     path = EXPERIMENTS / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in EXPERIMENTS.glob("*.yaml"))) or "none"
