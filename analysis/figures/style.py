@@ -64,6 +64,13 @@ _STYLES = {
     "global_variance": ("#e69f00", "^"),
     "round_robin_variance": ("#009e73", "v"),
     "all_rubric_sd": ("#d55e00", "P"),
+    "rised_no_selection": ("#2e9e4f", "v"),
+    "rised_selection_only": ("#7b4fb3", "^"),
+    "rised_no_steering": ("#8c5a2b", "D"),
+    "rised_all_rubrics": ("#3aa655", "P"),
+    "rised_no_teacher": ("#b8860b", "X"),
+    "rised_teacher_only": ("#2f8f8f", "<"),
+    "rised_steering_only": ("#7a7a85", ">"),
 }
 _SPARE = (("#7a7a85", "X"), ("#8c6d31", "*"), ("#5b4fb3", "<"), ("#2f8f8f", ">"))
 
