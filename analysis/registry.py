@@ -37,7 +37,7 @@ SECTIONS = (
     Section("time", "Step time", "Step time and cost", tables=("table9",)),
 )
 """The report's order."""
-NO_PRODUCTS = ("__init__", "command", "curves", "style")
+NO_PRODUCTS = ("__init__", "command", "curves", "dynamics", "style")
 """Modules beside the tables and figures that are none."""
 
 
