@@ -50,13 +50,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class PrintedTable:
-    """``columns[0]`` heads the row names; all others are numbers. ``notes`` stand below the table."""
+    """``columns[0]`` heads the row names; all others are numbers but for ``text_columns``. ``notes`` stand below."""
 
     name: str
     caption: str
     columns: Sequence[str]
     groups: Sequence[Group]
     notes: Sequence[str] = field(default_factory=tuple)
+    text_columns: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         for group in self.groups:
@@ -185,7 +186,7 @@ def to_latex(table: PrintedTable) -> str:
         r"\centering",
         rf"\caption{{{latex_escape(table.caption)}}}",
         rf"\label{{tab:{re.sub('[^a-zA-Z0-9]+', '-', table.name)}}}",
-        rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
+        rf"\begin{{tabular}}{{{_alignment(table)}}}",
         r"\toprule",
         line([Cell(c) for c in table.columns]),
     ]
@@ -199,6 +200,13 @@ def to_latex(table: PrintedTable) -> str:
     return "\n".join([*body, r"\end{table}", ""])
 
 
+def _alignment(table: PrintedTable) -> str:
+    """Texts in paragraphs that share 80% of the line, the first column at the left, numbers at the right."""
+    paragraph = rf"p{{{0.8 / max(len(table.text_columns), 1):.2f}\linewidth}}"
+    kinds = [paragraph if i in table.text_columns else "r" for i in range(len(table.columns))]
+    return "".join(kinds if 0 in table.text_columns else ["l", *kinds[1:]])
+
+
 def to_markdown(table: PrintedTable) -> str:
     """A pipe table; best bold, second in ``<ins>`` (Markdown has no underline), group heads as rows in italics."""
     marks = {Mark.NONE: "{}", Mark.BEST: "**{}**", Mark.SECOND: "<ins>{}</ins>"}
@@ -210,7 +218,7 @@ def to_markdown(table: PrintedTable) -> str:
         f"**{markdown_escape(table.caption)}**",
         "",
         line([markdown_escape(c) for c in table.columns]),
-        line(["---", *["---:"] * (len(table.columns) - 1)]),
+        line(["---" if i == 0 or i in table.text_columns else "---:" for i in range(len(table.columns))]),
     ]
     for group in table.groups:
         if group.head:
