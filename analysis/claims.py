@@ -118,9 +118,13 @@ def best_overall(evidence: Evidence) -> Verdict:
     below = [m for m, v in found.items() if v.status is Status.DISAGREES]
     above = [m for m, v in found.items() if v.status is Status.AGREES]
     ranking = own_results(evidence.frames).query("environment == 'overall'").sort_values("mean", ascending=False)
-    order = ", ".join(f"{method_name(m)} {percent(v, 1)}" for m, v in zip(ranking["method"], ranking["mean"], strict=True))
+    order = ", ".join(
+        f"{method_name(m)} {percent(v, 1)}" for m, v in zip(ranking["method"], ranking["mean"], strict=True)
+    )
     if below:
-        return Verdict(Status.DISAGREES, f"{', '.join(map(method_name, below))} end above RISED beyond chance ({order}).")
+        return Verdict(
+            Status.DISAGREES, f"{', '.join(map(method_name, below))} end above RISED beyond chance ({order})."
+        )
     if len(above) == len(others):
         return Verdict(Status.AGREES, f"RISED ends above all five ({order}), each beyond chance among tasks.")
     return Verdict(
@@ -156,7 +160,9 @@ def above_later(evidence: Evidence) -> Verdict:
     if PROPOSED not in present or len(present) < 2:
         return lacking([m for m in METHODS if m not in present])
     rates = frames.pass_rates.query("environment == 'overall'")
-    kept = pd.concat([rates[(rates["method"] == m) & rates["seed"].isin([r.seed for r in frames.final_runs(m)])] for m in present])
+    kept = pd.concat(
+        [rates[(rates["method"] == m) & rates["seed"].isin([r.seed for r in frames.final_runs(m)])] for m in present]
+    )
     table = kept.groupby(["method", "step"])["pass_rate"].mean().unstack("method").dropna()
     later = table[table.index > (frames.final_step or 0) / 3]
     if later.empty:
@@ -227,13 +233,18 @@ _ORSD = "No ORSD run here: no method of this repository implements it yet."
 CLAIMS = (
     Claim("table2_best", "RISED has the highest overall pass rate of six methods", "RISED Table 2", best_overall),
     Claim("table2_ranks", "RISED is first or second in every environment", "RISED Table 2", top_two_everywhere),
-    Claim("table2_baseline", "RISED is above GRPO-64 overall (0.542, 0.484)", "RISED Table 2", better(PROPOSED, BASELINE)),
+    Claim(
+        "table2_baseline", "RISED is above GRPO-64 overall (0.542, 0.484)", "RISED Table 2", better(PROPOSED, BASELINE)
+    ),
     Claim("figure2", published.finding("rised_figure2"), "RISED Figure 2", above_later),
     Claim("figure3", published.finding("rised_figure3"), "RISED Figure 3", both_together),
     Claim("figure4", published.finding("rised_figure4"), "RISED Figure 4", seen_in("Figure 4")),
     Claim("figure5", published.finding("rised_figure5"), "RISED Figure 5", fourth_environment),
     Claim(
-        "figure6", published.finding("rised_figure6"), "RISED Figure 6", better("rised_no_steering", "rised_all_rubrics")
+        "figure6",
+        published.finding("rised_figure6"),
+        "RISED Figure 6",
+        better("rised_no_steering", "rised_all_rubrics"),
     ),
     Claim("figure7", published.finding("rised_figure7"), "RISED Figure 7", seen_in("Figure 7")),
     Claim("figure8", published.finding("rised_figure8"), "RISED Figure 8", judge_sizes),

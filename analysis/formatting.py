@@ -50,7 +50,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class PrintedTable:
-    """``columns[0]`` heads the row names; all others are numbers but for ``text_columns``. ``notes`` stand below."""
+    """``columns[0]`` heads the row names; all others are numbers, at the right. ``notes`` stand below.
+
+    ``text_columns`` hold sentences, ``left_columns`` further names; both by index.
+    """
 
     name: str
     caption: str
@@ -58,6 +61,12 @@ class PrintedTable:
     groups: Sequence[Group]
     notes: Sequence[str] = field(default_factory=tuple)
     text_columns: Sequence[int] = ()
+    left_columns: Sequence[int] = ()
+
+    @property
+    def lefts(self) -> set[int]:
+        """Columns that are set at the left."""
+        return {0, *self.text_columns, *self.left_columns}
 
     def __post_init__(self) -> None:
         for group in self.groups:
@@ -201,10 +210,11 @@ def to_latex(table: PrintedTable) -> str:
 
 
 def _alignment(table: PrintedTable) -> str:
-    """Texts in paragraphs that share 80% of the line, the first column at the left, numbers at the right."""
-    paragraph = rf"p{{{0.8 / max(len(table.text_columns), 1):.2f}\linewidth}}"
-    kinds = [paragraph if i in table.text_columns else "r" for i in range(len(table.columns))]
-    return "".join(kinds if 0 in table.text_columns else ["l", *kinds[1:]])
+    """Sentences in paragraphs that share 60% of the line, names at the left, numbers at the right."""
+    paragraph = rf"p{{{0.6 / max(len(table.text_columns), 1):.2f}\linewidth}}"
+    return "".join(
+        paragraph if i in table.text_columns else "l" if i in table.lefts else "r" for i in range(len(table.columns))
+    )
 
 
 def to_markdown(table: PrintedTable) -> str:
@@ -218,7 +228,7 @@ def to_markdown(table: PrintedTable) -> str:
         f"**{markdown_escape(table.caption)}**",
         "",
         line([markdown_escape(c) for c in table.columns]),
-        line(["---" if i == 0 or i in table.text_columns else "---:" for i in range(len(table.columns))]),
+        line(["---" if i in table.lefts else "---:" for i in range(len(table.columns))]),
     ]
     for group in table.groups:
         if group.head:

@@ -1,6 +1,6 @@
 """Figure 5: joint training with AppWorld as the fourth environment, RISED and GRPO-64.
 
-    python -m analysis.figures.figure5 --runs results/EXPERIMENT --out build/figures
+python -m analysis.figures.figure5 --runs results/EXPERIMENT --out build/figures
 """
 
 from __future__ import annotations

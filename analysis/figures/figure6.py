@@ -1,6 +1,6 @@
 """Figure 6: the role of rubrics in teacher conditioning. Positive rubrics only, all rubrics with selection, full RISED.
 
-    python -m analysis.figures.figure6 --runs results/laptop_ablation --out build/figures
+python -m analysis.figures.figure6 --runs results/laptop_ablation --out build/figures
 """
 
 from __future__ import annotations

@@ -57,7 +57,11 @@ def build(frames: Frames) -> BuiltFigure:
             *half_level_sentences(markers),
             f"Runs: {scale.describe(frames.experiment)}.",
             f"The paper's finding (published): {published.finding('rised_figure7')}.",
-            *[f"{method_name(m)}: no tagged training rollouts in DBBench" for m in METHODS if m not in set(data.method)],
+            *[
+                f"{method_name(m)}: no tagged training rollouts in DBBench"
+                for m in METHODS
+                if m not in set(data.method)
+            ],
             *[gap for gap in frames.experiment.gaps() if gap.startswith(tuple(method_name(m) for m in METHODS))],
         ],
     )

@@ -51,7 +51,10 @@ def build(frames: Frames) -> BuiltFigure:
         partial(dynamics.draw, arms, [*frames.environments, "overall"], synthetic),
         [
             dynamics.READING,
-            *[f"{judge}: experiment {f.experiment.name}, {scale.describe(f.experiment)}." for judge, f in found.items()],
+            *[
+                f"{judge}: experiment {f.experiment.name}, {scale.describe(f.experiment)}."
+                for judge, f in found.items()
+            ],
             f"The paper's finding (published): {published.finding('rised_figure8')}.",
             *dynamics.absences(arms, MADE_BY),
             *notes,

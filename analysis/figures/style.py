@@ -71,6 +71,7 @@ _STYLES = {
     "rised_no_teacher": ("#b8860b", "X"),
     "rised_teacher_only": ("#2f8f8f", "<"),
     "rised_steering_only": ("#7a7a85", ">"),
+    "orsd": ("#c2528f", "o"),
     "Qwen3-8B": ("#56b4e9", "v"),
     "Qwen3-14B": ("#e69f00", "s"),
     "Qwen3-32B": ("#c2528f", "o"),

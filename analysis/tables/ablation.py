@@ -95,6 +95,7 @@ def effect_table(frames: Frames) -> BuiltTable:
             *([f"No effect is estimated: no outcomes of {', '.join(map(method_name, absent))}."] if absent else []),
             *frames.left_out(),
         ],
+        left_columns=(6 + len(frames.environments),),
     )
     return BuiltTable(printed, _effect_frame(frames, found, adjusted))
 

@@ -112,7 +112,11 @@ def comparison_table(frames: Frames) -> BuiltTable:
             "Bonferroni, so that all intervals hold together. p (tasks): sign flips of each task's difference; Holm "
             f"for the {tested} comparisons tested. p (seeds): all ways to deal the runs out to the two methods; smallest: "
             "what so few runs can give at best.",
-            *([] if len(frame) else ["Nothing to compare: neither the baseline nor RISED stands beside another method."]),
+            *(
+                []
+                if len(frame)
+                else ["Nothing to compare: neither the baseline nor RISED stands beside another method."]
+            ),
             *frames.left_out(),
         ],
     )
@@ -151,7 +155,8 @@ def claim_table(frames: Frames) -> BuiltTable:
             "where methods are compared). undecided: they do not. not tested: something needed was not run; it is named.",
             *frames.left_out(),
         ],
-        text_columns=(0, 1, 2, 3),
+        text_columns=(0, 3),
+        left_columns=(1, 2),
     )
     records = [(c.key, c.text, c.source, v.status, v.sentence) for c, v in verdicts]
     return BuiltTable(printed, pd.DataFrame(records, columns=["claim", "text", "source", "status", "sentence"]))

@@ -3,7 +3,7 @@
 A method that rolls out twice as many candidates, or that needs a judge, moves to the right when its axis is the one
 that it spends more of. The paper gives step times only (Table 9). What is counted is in ``analysis.costs``.
 
-    python -m analysis.figures.cost --runs results/laptop_grid --out build/figures
+    python -m analysis.figures.cost_curves --runs results/laptop_grid --out build/figures
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ def build(frames: Frames) -> BuiltFigure:
     lines = costs.thresholds(frames)
     holes = data[data["step"] > 0].groupby("method")[["generated_tokens", "device_s"]].agg(lambda s: s.isna().any())
     return BuiltFigure(
-        "cost",
+        "cost_curves",
         "Overall validation pass rate against what it cost: updates, generated tokens, device-seconds [ours].",
         data,
         partial(draw, frames, data, lines),
         [
             "Thin: single seeds; thick: mean of rate and of cost over finished seeds, at the same updates. Dotted: the "
-            "baseline's final pass rate." if lines else "Thin: single seeds; thick: mean over finished seeds.",
+            "baseline's final pass rate."
+            if lines
+            else "Thin: single seeds; thick: mean over finished seeds.",
             *costs.device_notes(frames),
             *[f"{method_name(str(m))}: no complete cost, left out of a panel" for m in holes.index[holes.any(axis=1)]],
             f"Runs: {scale.describe(frames.experiment)}.",
