@@ -214,7 +214,8 @@ def price(evidence: Evidence) -> Verdict:
     how = "with the rule judge in its own process" if judges == {0} else "with a judge model"
     return Verdict(
         Status.UNDECIDED,
-        f"{relative(float(steps.loc[PROPOSED, 'relative']))} here {how}, over {steps.loc[PROPOSED, 'steps']} steps; other "
+        f"{relative(float(steps.loc[PROPOSED, 'relative']))} here {how}, over "
+        f"{steps.loc[PROPOSED, 'steps']} steps; other "
         "hardware and another judge, so the ratio is no check of the published one.",
     )
 

@@ -24,7 +24,8 @@ COLUMNS = [
     *[f for f in Shown.__dataclass_fields__ if f != "rubric_id"],
 ]
 RULE = (
-    "Example: of the rollouts whose tag shows the rubric and names a turn, the latest update's first by id (RISED's runs "
+    "Example: of the rollouts whose tag shows the rubric and names a turn, the latest update's first by "
+    "id (RISED's runs "
     "first); picked by rule, not by looks. Action and the environment's answer, shortened."
 )
 

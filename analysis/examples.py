@@ -69,7 +69,8 @@ def keeps_texts(run: Run) -> bool:
 
 
 def tagged(run: Run, rubrics: Sequence[str], environment: str) -> pd.DataFrame:
-    """Valid tags of the rubrics joined to their rollouts: rollout_id, rubric_id, state, evidence_turn, step, task_id…"""
+    """Valid tags of the rubrics joined to their rollouts: rollout_id, rubric_id, state, evidence_turn, "
+    "step, task_id…"""
     columns = ["rollout_id", "rubric_id", "state", "evidence_turn"]
     judge = only_judge([run])
     valid = pc.field("rubric_id").isin(list(rubrics)) & (pc.field("status") == "ok")

@@ -158,11 +158,13 @@ class Frames:
         return {str(name): frozenset(rows) for name, rows in first.groupby("environment")["task_id"]}
 
     def _refuse_other_tasks(self, rows: pd.DataFrame, environment: str, method: str, step: int) -> None:
+        wanted = self.panel.get(environment, frozenset())
         for seed, tasks in rows.groupby("seed")["task_id"]:
-            found, wanted = set(tasks), self.panel.get(environment, frozenset())
+            found = set(tasks)
             if found != wanted:
                 raise AnalysisError(
-                    f"{self.experiment.path}: {method}/seed-{seed} was evaluated on {len(found)} tasks of {environment} "
+                    f"{self.experiment.path}: {method}/seed-{seed} was evaluated on {len(found)} tasks of "
+                    f"{environment} "
                     f"at update {step}, the panel has {len(wanted)} ({len(found ^ wanted)} differ): its shards of that "
                     "step are incomplete. Restore them, or leave the run out."
                 )

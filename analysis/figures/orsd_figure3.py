@@ -29,7 +29,8 @@ ENVIRONMENTS = ("webshop", "alfworld")
 WINDOW = 10
 HEIGHT_IN = 4.0
 FINDING = (
-    "ORSD improves earlier on WebShop with Qwen3-1.7B and keeps higher rewards through most of training with Qwen3-4B; on "
+    "ORSD improves earlier on WebShop with Qwen3-1.7B and keeps higher rewards through most of training "
+    "with Qwen3-4B; on "
     "ALFWorld the advantage emerges later at 4B; the mean reward is higher in all four settings"
 )
 """ORSD, section 4.4, in our words."""

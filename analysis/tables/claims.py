@@ -23,7 +23,6 @@ from analysis.frames import Frames
 from analysis.names import BASELINE, PROPOSED, method_name
 from analysis.tables import BuiltTable
 
-
 FIGURE6 = ("rised_no_steering", "rised_all_rubrics")
 """The pair that Figure 6 compares."""
 
@@ -46,7 +45,8 @@ def comparison_frame(frames: Frames) -> pd.DataFrame:
     """One row per pair; the family of the correction is all pairs of this table. Missing outcomes leave NaN."""
     planned = pairs(frames)
     outcomes = {m: frames.outcomes(m) for m in {name for pair in planned for name in pair}}
-    rows, raw = [], []
+    rows: list[dict[str, object]] = []
+    raw: list[float | None] = []
     level = 1 - (1 - st.LEVEL) / max(len(planned), 1)
     for first, second in planned:
         a, b = outcomes[first], outcomes[second]
@@ -110,7 +110,8 @@ def comparison_table(frames: Frames) -> BuiltTable:
         notes=[
             "Over tasks: these trained weights on other tasks like these, the same tasks for both methods. For all: "
             "Bonferroni, so that all intervals hold together. p (tasks): sign flips of each task's difference; Holm "
-            f"for the {tested} comparisons tested. p (seeds): all ways to deal the runs out to the two methods; smallest: "
+            f"for the {tested} comparisons tested. p (seeds): all ways to deal the runs out to the two "
+            "methods; smallest: "
             "what so few runs can give at best.",
             *(
                 []
@@ -146,13 +147,16 @@ def claim_table(frames: Frames) -> BuiltTable:
     ]
     printed = PrintedTable(
         name="claims",
-        caption="Published claims, and what these runs say about each. A claim about another scale is neither proved nor "
+        caption="Published claims, and what these runs say about each. A claim about another scale is "
+        "neither proved nor "
         "refuted here.",
         columns=["Claim (published)", "Source", "These runs", "What the data support"],
         groups=[Group(scale.describe(frames.experiment), rows)],
         notes=[
-            "agrees, disagrees: the numbers point that way and their interval excludes chance among tasks (Holm-corrected "
-            "where methods are compared). undecided: they do not. not tested: something needed was not run; it is named.",
+            "agrees, disagrees: the numbers point that way and their interval excludes chance among "
+            "tasks (Holm-corrected "
+            "where methods are compared). undecided: they do not. not tested: something needed was not "
+            "run; it is named.",
             *frames.left_out(),
         ],
         text_columns=(0, 3),

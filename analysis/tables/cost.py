@@ -98,7 +98,8 @@ def cost_table(frames: Frames, data: pd.DataFrame) -> BuiltTable:
             Group(f"whole runs of {scale.describe(frames.experiment)}", own_rows),
         ],
         notes=[
-            "Generated: tokens that the policy wrote in training rollouts, candidates that were not selected among them. "
+            "Generated: tokens that the policy wrote in training rollouts, candidates that were not "
+            "selected among them. "
             "All: prompts and observations too. Judge tokens: prompts and replies of a judge model.",
             "A judge's servers count as held for the whole step; shared ones count for every run that holds them.",
             *costs.device_notes(frames),

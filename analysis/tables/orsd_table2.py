@@ -50,7 +50,8 @@ def build(frames: Frames) -> list[BuiltTable]:
     groups.append(Group(scale.describe(frames.experiment), rows))
     printed = PrintedTable(
         name="orsd_table2",
-        caption="ORSD Table 2. Component ablations on WebShop, in percent. Best bold, second underlined, within a block.",
+        caption="ORSD Table 2. Component ablations on WebShop, in percent. Best bold, second underlined, "
+        "within a block.",
         columns=["Method", "Score", "Success"],
         groups=rank(groups, (1, 2), digits=2),
         notes=[*[n for n in orsd.absences(frames) if "Task types" not in n], *frames.left_out()],

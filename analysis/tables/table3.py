@@ -34,7 +34,8 @@ def build(frames: Frames) -> list[BuiltTable]:
         records.append(record({str(k): str(v) for k, v in row.items()}, found, counted))
     printed = PrintedTable(
         name="table3",
-        caption=f"Table 3. Rubrics of the shared skill {SKILL}: the paper's illustration, and an example from our rollouts.",
+        caption=f"Table 3. Rubrics of the shared skill {SKILL}: the paper's illustration, and an example "
+        "from our rollouts.",
         columns=["Environment", "Rubric", "Illustration (published)", "Example (this project)", "Share"],
         groups=[Group("", rows)],
         notes=notes(frames),

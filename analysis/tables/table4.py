@@ -52,7 +52,8 @@ def build(frames: Frames) -> list[BuiltTable]:
         groups.append(Group(f"The paper's task: {situation}", rows))
     printed = PrintedTable(
         name="table4",
-        caption="Table 4. Positive and negative rubrics on two ALFWorld tasks: the paper's illustration, and two of our "
+        caption="Table 4. Positive and negative rubrics on two ALFWorld tasks: the paper's illustration, "
+        "and two of our "
         "rollouts on one task of ours.",
         columns=["Skill", "Rubric", "Illustration (published)", "Example (this project)", "Share"],
         groups=groups,

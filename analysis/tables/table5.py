@@ -41,7 +41,8 @@ def build(frames: Frames) -> list[BuiltTable]:
             Group(scale.describe(frames.experiment), [_own_row(name, by_environment.get(name)) for name in names]),
         ],
         notes=[
-            "Played: different tasks among the training rollouts of all runs so far; empty where rollouts are not stored.",
+            "Played: different tasks among the training rollouts of all runs so far; empty where "
+            "rollouts are not stored.",
             *_other_than_asked(own),
             *[gap for gap in frames.experiment.gaps() if "not run" in gap],
         ],

@@ -112,7 +112,8 @@ def build(frames: Frames) -> list[BuiltTable]:
             Group("not published; this project's choices [ours]", blocks[1]),
         ],
         notes=[
-            f"These runs: {scale.describe(frames.experiment)}. Read from the configuration saved with every run; several "
+            f"These runs: {scale.describe(frames.experiment)}. Read from the configuration saved with "
+            "every run; several "
             "values where runs differ.",
             *([] if any(configs) else ["The runs' configurations hold none of these settings."]),
         ],
