@@ -66,8 +66,8 @@ def rates(
 def half_level_step(block: pd.DataFrame, window: int) -> tuple[int | None, str]:
     """The update at which one run's rate of one rubric falls to half of its initial level and stays there.
 
-    The initial level is the moving mean's first value [ours: the paper does not say how it smooths]. "Stays": every
-    later value of the next ``window`` updates is at or below half as well. Returns (step, "") or (None, reason).
+    The initial level is the moving mean's first value [ours: the paper does not say how it smooths]. "Stays": this and
+    the next values, ``window`` in all, are at or below half. Returns (step, "") or (None, reason).
     """
     known = block.dropna(subset=["rate"]).sort_values("step")
     if len(known) < 2:
@@ -77,6 +77,6 @@ def half_level_step(block: pd.DataFrame, window: int) -> tuple[int | None, str]:
         return None, f"{early} events at first"
     low = known["rate"].to_numpy() <= known["rate"].iloc[0] / 2
     for place in np.flatnonzero(low):
-        if low[place : place + window].all():
+        if place + window <= low.size and low[place : place + window].all():
             return int(known["step"].iloc[place]), ""
-    return None, "not halved"
+    return None, "below half at the end only" if low[-1] else "not halved"

@@ -15,7 +15,7 @@ import pandas as pd
 from analysis import published
 from analysis.costs import devices
 from analysis.figures.figure8 import PAPER_JUDGES, judged_frames
-from analysis.formatting import interval_text, number, percent, points, relative
+from analysis.formatting import interval_text, p_text, percent, points, relative
 from analysis.frames import Frames
 from analysis.names import BASELINE, METHODS, PROPOSED, environment_name, method_name
 from analysis.statistics import LEVEL, Interval, seed_overall_S
@@ -96,7 +96,7 @@ def _told(first: str, second: str, sign: int, row: pd.Series) -> Verdict:
     text = (
         f"{method_name(first)} − {method_name(second)}: {points(estimate)} points "
         f"{interval_text(Interval(low, high), as_points=True)} over {int(row['tasks']):,} tasks, {seeds}, "
-        f"Holm p {number(float(row['p_holm']))}"
+        f"Holm p {p_text(float(row['p_holm']))}"
     )
     if float(row["p_holm"]) > ALPHA:
         return Verdict(Status.UNDECIDED, f"{text}: these runs do not tell them apart.")

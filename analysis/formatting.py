@@ -109,6 +109,13 @@ def interval_text(interval: Interval, digits: int = 3, as_points: bool = False) 
     return f"[{show(interval.low, 1 if as_points else digits)}, {show(interval.high, 1 if as_points else digits)}]"
 
 
+def p_text(value: float | None, digits: int = 3) -> str:
+    """ "0.038"; a smaller p than the digits can show is "<0.001", never 0."""
+    if value is not None and not _absent(value) and value < 10**-digits:
+        return f"<{10**-digits:.{digits}f}"
+    return number(value, digits)
+
+
 def relative(value: float | None) -> str:
     """1.626 -> "1.63×"."""
     return MISSING if _absent(value) else f"{value:.2f}×"

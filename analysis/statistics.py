@@ -19,6 +19,9 @@ LEVEL = 0.95
 MIN_SEEDS = 3
 """Below this a resampling of seeds says nothing: two values give a two-point distribution."""
 
+FEW_SEEDS = "With three to five runs an interval over seeds is too narrow: it can only draw the values that were seen."
+"""Stands below every table with such an interval."""
+
 Outcomes = Mapping[str, np.ndarray]
 """environment -> task pass rates, shape (S, T of that environment), same task order for every method."""
 

@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from analysis import costs, scale
 from analysis.figures import BuiltFigure, command, style
@@ -65,7 +65,7 @@ def draw(frames: Frames, data: pd.DataFrame, lines: dict[str, float], theme: The
         if "full" in lines:
             axis.axhline(lines["full"], color=theme.muted, linewidth=1.2, linestyle=":", zorder=1)
         style.percent_axis(axis)
-        style.update_axis(axis)
+        axis.xaxis.set_major_locator(MaxNLocator(5))
         if column != "step":
             axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes[0][0].set_ylabel("Overall validation pass rate")

@@ -51,7 +51,7 @@ def build(frames: Frames) -> BuiltFigure:
         partial(draw, frames, data),
         [
             f"Moving mean over {WINDOW} updates of the rollouts with a valid tag. Initial level: its first value; the "
-            f"marker needs all of the next {WINDOW} values at or below half [ours].",
+            f"marker needs {WINDOW} values in a row at or below half [ours].",
             "hallucinates_observation and refers_to_unobserved_entity stand for the paper's hallucinated observations "
             "or actions; these names and claims_false_completion are ours.",
             *half_level_sentences(markers),

@@ -18,7 +18,7 @@ from analysis import statistics as st
 from analysis.command import run_tables
 from analysis.comparisons import holm
 from analysis.factorial import CELLS, FACTORS, MADE_BY, Effect
-from analysis.formatting import MISSING, Cell, Group, PrintedTable, interval_text, mean_std_text, number, points, rank
+from analysis.formatting import MISSING, Cell, Group, PrintedTable, interval_text, mean_std_text, p_text, points, rank
 from analysis.frames import Frames
 from analysis.names import environment_name, method_name
 from analysis.tables import BuiltTable
@@ -91,6 +91,7 @@ def effect_table(frames: Frames) -> BuiltTable:
             "effect is larger where b is there. All eight cells enter every line.",
             "p: sign flips of each task's contrast, two-sided, the trained weights as they are; Holm: for "
             f"{len(factorial.effects())} effects. Neither says how another seed would end.",
+            st.FEW_SEEDS,
             *_missing(frames),
             *([f"No effect is estimated: no outcomes of {', '.join(map(method_name, absent))}."] if absent else []),
             *frames.left_out(),
@@ -106,8 +107,8 @@ def _effect_row(frames: Frames, effect: Effect, adjusted: float | None) -> list[
         Cell(points(effect.estimate)),
         Cell(interval_text(effect.over_tasks, as_points=True)),
         Cell(interval_text(effect.over_seeds, as_points=True)),
-        Cell(number(effect.test.p)),
-        Cell(number(adjusted)),
+        Cell(p_text(effect.test.p)),
+        Cell(p_text(adjusted)),
         *[Cell(points(effect.by_environment[e])) for e in frames.environments],
         Cell(verdict(effect, adjusted)),
     ]

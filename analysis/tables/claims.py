@@ -18,7 +18,7 @@ from analysis import claims, scale
 from analysis import statistics as st
 from analysis.command import run_tables
 from analysis.comparisons import Tested, holm, seed_test, sign_flip_test, task_contrast, two_level_interval
-from analysis.formatting import MISSING, Cell, Group, PrintedTable, interval_text, number, points
+from analysis.formatting import MISSING, Cell, Group, PrintedTable, interval_text, p_text, points
 from analysis.frames import Frames
 from analysis.names import BASELINE, PROPOSED, method_name
 from analysis.tables import BuiltTable
@@ -113,6 +113,7 @@ def comparison_table(frames: Frames) -> BuiltTable:
             f"for the {tested} comparisons tested. p (seeds): all ways to deal the runs out to the two "
             "methods; smallest: "
             "what so few runs can give at best.",
+            st.FEW_SEEDS,
             *(
                 []
                 if len(frame)
@@ -134,7 +135,7 @@ def _comparison_row(row: dict[str, object]) -> list[Cell]:
         interval_text(st.Interval(values.get(f"{k}_low"), values.get(f"{k}_high"), reason=few), as_points=True)
         for k in ("task", "simultaneous", "seed_task")
     ]
-    tests = [number(values.get(k)) for k in ("p", "p_holm", "p_seeds", "p_seeds_smallest")]
+    tests = [p_text(values.get(k)) for k in ("p", "p_holm", "p_seeds", "p_seeds_smallest")]
     seeds = f"{values['seeds']} and {values['seeds_against']}"
     return [name, Cell(points(values["difference"])), *map(Cell, intervals), *map(Cell, tests), Cell(seeds)]
 

@@ -115,12 +115,19 @@ def build(frames: Frames) -> list[BuiltTable]:
             f"These runs: {scale.describe(frames.experiment)}. Read from the configuration saved with "
             "every run; several "
             "values where runs differ.",
+            *_other_vocabulary(frames),
             *([] if any(configs) else ["The runs' configurations hold none of these settings."]),
         ],
         left_columns=(1, 2, 3),
     )
     columns = ["setting", "block", *[b.lower().replace(".", "_").replace("-", "_") for b in BACKBONES], "these_runs"]
     return [BuiltTable(printed, pd.DataFrame(records, columns=columns))]
+
+
+def _other_vocabulary(frames: Frames) -> list[str]:
+    """Says so where runs were tagged against another vocabulary than the one that is counted here."""
+    recorded = {run.header.get("vocabulary_hash") for run in frames.experiment.runs} - {load_vocabulary().hash}
+    return ["Rubrics and skills are those of this version's vocabulary; some runs used another."] if recorded else []
 
 
 def values_of(configs: Sequence[Mapping[str, Any]], read: Reader) -> str:
