@@ -55,6 +55,8 @@ def draw(frames: Frames, data: pd.DataFrame, lines: dict[str, float], theme: The
     methods += [m for m in frames.experiment.methods if m == PROPOSED]
     for axis, (column, title) in zip(axes[0], costs.AXES.items(), strict=True):
         known = data.dropna(subset=[column, "pass_rate"])
+        later = known[known["step"] > 0]
+        known = known[known["method"].isin(later["method"])]
         for method in methods:
             finished = {run.seed for run in frames.experiment.of(method) if run.complete}
             _curve(axis, known[known["method"] == method], column, method, finished, theme)

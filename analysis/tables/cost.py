@@ -121,6 +121,9 @@ def time_table(frames: Frames, data: pd.DataFrame) -> BuiltTable:
         words = "the baseline's final mean" if name == "full" else "half of the baseline's gain"
         rows = [_reached_row(method, reached[reached["method"] == method]) for method in frames.experiment.methods]
         groups.append(Group(f"overall pass rate of {percent(rate, 1)} ({words}); {_ours(frames)}", rows))
+    if not groups:
+        empty = [[Cell(method_name(m)), *[Cell("n/a")] * 4] for m in frames.experiment.methods]
+        groups = [Group(scale.describe(frames.experiment), empty)]
     lacking = f"No finished run of {method_name(BASELINE)} that gained: there is no pass rate to reach."
     printed = PrintedTable(
         name="time_to_rate",
