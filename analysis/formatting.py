@@ -177,6 +177,10 @@ _LATEX_ESCAPES = {
     "≤": r"$\leq$",
     "→": r"$\rightarrow$",
     "Δ": r"$\Delta$",
+    "α": r"$\alpha$",
+    "†": r"$\dagger$",
+    "“": "``",
+    "”": "''",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from importlib import import_module
@@ -15,6 +16,7 @@ import pytest
 
 from analysis import AnalysisError, claims, costs
 from analysis.figures import BuiltFigure, style
+from analysis.formatting import to_latex, to_markdown
 from analysis.frames import Frames
 from analysis.registry import modules
 from analysis.runs import find_experiment
@@ -119,6 +121,18 @@ def test_every_figure_is_drawn_from_what_is_there(module: ModuleType, damaged: F
     built: BuiltFigure = module.build(damaged)
     assert style.png_bytes(built.draw(style.LIGHT), 20)
     assert built.caption and built.notes
+
+
+@pytest.mark.parametrize("module", TABLES, ids=names(TABLES))
+def test_every_table_is_sound_latex_and_markdown(module: ModuleType, ablation_frames: Frames) -> None:
+    for table in module.build(ablation_frames):
+        width, latex = len(table.printed.columns), to_latex(table.printed)
+        body = [line for line in latex.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+        assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {width - 1}
+        assert latex.isascii(), sorted({c for c in latex if not c.isascii()})
+        cells = [re.findall(r"(?<!\\)\|", line) for line in to_markdown(table.printed).splitlines() if line[:1] == "|"]
+        assert {len(found) for found in cells} == {width + 1}
+        assert not table.frame.columns.duplicated().any()
 
 
 @pytest.mark.parametrize("module", [*TABLES, *FIGURES], ids=names([*TABLES, *FIGURES]))
