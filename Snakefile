@@ -35,6 +35,7 @@ include: "stages/warm_start.smk"
 include: "stages/train.smk"
 include: "stages/evaluate.smk"
 include: "stages/gradient.smk"
+include: "stages/retag.smk"
 include: "stages/analysis.smk"
 
 

@@ -2,7 +2,7 @@
 
 One module per table (``analysis.tables``) and per figure (``analysis.figures``); the report collects them. Nothing
 here trains, generates or tags, and nothing imports torch: a reader who downloads shards needs only the ``analysis``
-extra. Of the library only ``rised.records`` and ``rised.rubrics.vocabulary`` are used.
+extra. Of the library only ``rised.records`` and, of ``rised.rubrics``, the vocabulary and what a profile is are used.
 """
 
 from __future__ import annotations

@@ -56,8 +56,45 @@ def correlate(signal: Sequence[float | None], improvement: Sequence[float | None
         return Correlation(None, None, x.size, len(signal), f"n < {MIN_PAIRS}")
     if is_constant(x) or is_constant(y):
         return Correlation(None, None, x.size, len(signal), "constant")
-    spearman = stats.pearsonr(stats.rankdata(_snap(x)), stats.rankdata(_snap(y))).statistic
-    return Correlation(float(spearman), float(stats.pearsonr(x, y).statistic), x.size, len(signal))
+    spearman = _pearson(stats.rankdata(_snap(x)), stats.rankdata(_snap(y)))
+    return Correlation(spearman, _pearson(x, y), x.size, len(signal))
+
+
+def within(signal: Sequence[float | None], improvement: Sequence[float | None], groups: Sequence[str]) -> Correlation:
+    """Partial correlation given the group (the environment): of what is left of both series after each group's mean.
+
+    Pooled pairs of several environments correlate already when environments differ in their means; this asks whether
+    the two move together *within* an environment. Spearman: the same of the ranks over all pairs [ours].
+    """
+    if len({len(signal), len(improvement), len(groups)}) != 1:
+        raise ValueError(f"series of different length: {len(signal)}, {len(improvement)} and {len(groups)} groups")
+    kept = [i for i, pair in enumerate(zip(signal, improvement, strict=True)) if all(map(_present, pair))]
+    x, y = _complete_pairs([signal[i] for i in kept], [improvement[i] for i in kept])
+    names = np.asarray([groups[i] for i in kept])
+    if x.size - len(set(names)) < MIN_PAIRS - 1:
+        return Correlation(None, None, x.size, len(signal), f"n − environments < {MIN_PAIRS - 1}")
+    left_x, left_y = _centred(x, names), _centred(y, names)
+    if is_constant(left_x) or is_constant(left_y):
+        return Correlation(None, None, x.size, len(signal), "constant within environments")
+    ranks = [_centred(stats.rankdata(_snap(values)), names) for values in (x, y)]
+    return Correlation(_pearson(*ranks), _pearson(left_x, left_y), x.size, len(signal))
+
+
+def _pearson(x: np.ndarray, y: np.ndarray) -> float:
+    """Pearson correlation of two series that are not constant (without the p-value, which costs most of the time)."""
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def _centred(values: np.ndarray, names: np.ndarray) -> np.ndarray:
+    """The values minus their group's mean."""
+    centred = values.astype(np.float64)
+    for name in set(names):
+        centred[names == name] -= centred[names == name].mean()
+    return centred
+
+
+def _present(value: float | None) -> bool:
+    return value is not None and bool(np.isfinite(value))
 
 
 def is_constant(values: np.ndarray) -> bool:

@@ -30,7 +30,7 @@ class Section:
 
 SECTIONS = (
     Section("results", "Results", "Final pass rates", tables=("table2", "claims")),
-    Section("transfer", "Transfer", "Similarity and improvement", tables=("table1", "table7", "table8")),
+    Section("transfer", "Transfer", "Similarity and improvement", ("table1", "table7", "table8"), ("transfer",)),
     Section("learning-section", "Learning", "Learning, every seed", tables=("learning",)),
     Section("dynamics", "Dynamics", "Validation dynamics", figures=("figure2", "figure5")),
     Section("ablations", "Ablations", "Ablations", tables=("ablation",), figures=("figure3", "figure6", "figure8")),

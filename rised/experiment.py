@@ -130,6 +130,9 @@ class ExperimentConfig(RunSettings):
     gradient: GradientSettings | None = strict(
         None, description="The gradient signal of finished runs (correlation experiments); null: it is not measured."
     )
+    second_tags: bool = strict(
+        False, description="Tag the rollouts of finished runs a second time, to measure the tagger's reproducibility."
+    )
     resources: dict[str, dict[str, Any]] = operational(
         {}, description="What jobs of a stage need, with the keys of the site file's `stages`, which these go before."
     )
@@ -153,6 +156,7 @@ GRID_KEYS: Sequence[str] = (
     "method_scale",
     "method_overrides",
     "gradient",
+    "second_tags",
     "resources",
     "estimate",
     "analysis",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from slurm.site import Site, executor_parameters
 
 Executor = Literal["slurm", "local", "debug"]
 LAST_LINES = 25
+INTERRUPT_S = 5.0
 NO_LOG = "(no log: the folder must be visible on the nodes, and stay while the job waits)"
 OWN_TRACEBACK = "submitit ERROR"
 """What follows in a log is the launcher's traceback, not the command's."""
@@ -98,10 +100,7 @@ class JobSystem:
         if self.executor == "slurm":
             return queue.cancel(job.job_id if part is None else job.parts[part].job_id)
         for each in job.parts.values():
-            try:
-                os.kill(int(each.job_id), signal.SIGINT)
-            except ProcessLookupError:
-                pass
+            _end_local_job(int(each.job_id))
         return ""
 
     def script(self, stage: str, name: str) -> str:
@@ -140,6 +139,36 @@ def _outside_of_jobs() -> Iterator[None]:
         yield
     finally:
         os.environ.update(hidden)
+
+
+def _end_local_job(controller: int) -> None:
+    """End submitit's controller and its tasks: by SIGINT, or where a shell had them ignore it by SIGKILL.
+
+    What a task runs dies with it.
+    """
+    tasks = _children(controller)
+    for number, patience_s in ((signal.SIGINT, INTERRUPT_S), (signal.SIGKILL, 0.0)):
+        for pid in (controller, *tasks):
+            if is_alive(pid):
+                try:
+                    os.kill(pid, number)
+                except ProcessLookupError:
+                    pass
+        deadline = time.monotonic() + patience_s
+        while any(map(is_alive, (controller, *tasks))) and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(path.parent.name))
+    return found
 
 
 def last_lines_of(log: Path) -> list[str]:

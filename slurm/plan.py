@@ -62,9 +62,9 @@ class Plan:
 
     def resources(self, stage: str) -> dict[str, int | str]:
         """A rule's resources, for those who limit them (``--resources gpus=64``); the driver itself needs none."""
-        if self.site is None or self.grid.executor != "slurm":
+        wanted = self._wanted(stage)
+        if self.site is None or wanted is None:
             return {}
-        wanted = self.site.resources(stage)
         found: dict[str, int | str] = {
             "nodes": wanted.nodes,
             "tasks_per_node": wanted.tasks_per_node,
@@ -80,13 +80,17 @@ class Plan:
 
     def note(self, stage: str) -> str:
         """What a rule's message adds about its job; "" without a cluster."""
-        if self.site is None or self.grid.executor != "slurm":
+        wanted = self._wanted(stage)
+        if self.site is None or wanted is None:
             return ""
-        wanted = self.site.resources(stage)
         gpus = f", {wanted.nodes * wanted.gpus_per_node} GPUs" if wanted.gpus_per_node else ""
         where = wanted.partition or self.site.partition
         partition = f", partition {where}" if where else ""
         return f" [{_size(wanted)}{gpus}, {_clock(wanted.time_min)} h{partition}]"
+
+    def _wanted(self, stage: str) -> StageResources | None:
+        """None without a cluster, and for a stage that the site has no resources for: it may not be asked for."""
+        return self.site.stages.get(stage) if self.site is not None and self.grid.executor == "slurm" else None
 
     def lines(self) -> list[Line]:
         """The compute jobs of the grid, those that are done among them."""
@@ -102,10 +106,10 @@ class Plan:
             runs = [Path(grid.run_pattern.format(method=method, seed=seed)) for seed in grid.seeds]
             missing = sum(not run.exists() for run in runs)
             lines.append(Line(f"train {method}", len(runs), missing, train, self._run_hours(method)))
-        if grid.gradient:
-            runs = [Path(grid.gradient_pattern.format(method=m, seed=s)) for m in grid.methods for s in grid.seeds]
+        for stage, pattern in grid.measured.items():
+            runs = [Path(pattern.format(method=m, seed=s)) for m in grid.methods for s in grid.seeds]
             to_do = sum(not run.exists() for run in runs)
-            lines.append(Line("gradient", len(runs), to_do, self.site.resources("gradient"), None))
+            lines.append(Line(stage, len(runs), to_do, self.site.resources(stage), None))
         judged = [line for line in lines if line.name.startswith("train ") and self._is_judged(line.name[6:])]
         if judged:
             waiting = [line.hours for line in judged if line.to_do and line.hours is not None]

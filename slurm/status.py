@@ -1,5 +1,7 @@
 """status: one line for each stage of an experiment: its job, what it does, how far it is, what went wrong.
 
+Servers that its stages hold stand below, each with how many hold it.
+
 python -m slurm.status results/laptop_grid
 """
 
@@ -16,6 +18,7 @@ from rich.table import Table
 
 from slurm.job_files import JobFiles, read_json
 from slurm.queue import GONE, job_states
+from slurm.service import HOLDERS, holder_files
 from stages.attempts import read_attempts, read_events
 
 PROGRESS = ".progress.json"
@@ -43,6 +46,7 @@ def read_status(experiment: Path) -> list[StageStatus]:
     folders = sorted(path.parent for path in (experiment / "logs" / "jobs").glob("*/job.json"))
     if not folders:
         raise FileNotFoundError(f"{experiment} has no jobs (looked in {experiment / 'logs' / 'jobs'})")
+    folders += sorted(path.parent for path in experiment.absolute().parent.glob("services/*/job.json"))
     records = {folder: read_json(JobFiles(folder).job) or {} for folder in folders}
     states = job_states([r["job"] for r in records.values() if r["executor"] == "slurm" and r["end"] is None])
     return [_status(folder, record, states) for folder, record in records.items()]
@@ -60,10 +64,10 @@ def _status(folder: Path, record: dict[str, Any], states: dict[str, str]) -> Sta
     eta = progress.get("eta_s") if record["end"] is None else None
     logs = sorted((folder / record["job"]).glob("*_0_log.out"))
     return StageStatus(
-        name=folder.name,
+        name=f"{folder.name}, held by {len(holder_files(folder))}" if (folder / HOLDERS).is_dir() else folder.name,
         job=record["job"],
         state=state,
-        step=f"{progress['step']}/{progress['total']}" if progress else "",
+        step=_step(folder, record, progress),
         success=" ".join(f"{name} {rate:.0%}" for name, rate in rates.items() if rate is not None),
         eta="" if eta is None else f"{eta // 3600}:{eta // 60 % 60:02d}:{eta % 60:02d}",
         starts=max(attempts.starts, jobs_started),
@@ -71,6 +75,17 @@ def _status(folder: Path, record: dict[str, Any], states: dict[str, str]) -> Sta
         last_error=record["last_line"],
         log=str(logs[-1]) if logs else "",
     )
+
+
+def _step(folder: Path, record: dict[str, Any], progress: dict[str, Any]) -> str:
+    """How far a run's updates are, or a job array's parts."""
+    if progress:
+        return f"{progress['step']}/{progress['total']}"
+    parts = record["parts"]
+    if len(parts) < 2:
+        return ""
+    done = sum(JobFiles(folder).finished_part(part).is_file() for part in parts)
+    return f"{done}/{len(parts)} parts"
 
 
 def show(found: list[StageStatus], console: Console) -> None:

@@ -6,7 +6,7 @@ the same few tasks are played anew, ``rollouts_per_group`` times each, on their 
 temperature: training tasks of the training environment, and held-out tasks of every environment [ours: the stored
 validation has too few rollouts of a task for a group's advantages, and a profile too compares training with
 validation]. The draws are the same at every checkpoint, so that what differs between two of them is the policy. What
-is committed already is not measured again.
+is committed already is not measured again. As a job array, each part measures some of the checkpoints.
 
     python -m stages.gradient --config configs/experiments/webshop_only.yaml --method grpo_64 --seed 0 \\
         --tasks results/webshop_only/tasks.parquet --run results/webshop_only/grpo_64/seed-0
@@ -15,7 +15,9 @@ is committed already is not measured again.
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +34,7 @@ from rised.methods.rewards import zero_variance
 from rised.records.commit import RunDirectory
 from rised.records.errors import RecordError
 from rised.records.layout import CHECKPOINTS, DONE, GRADIENT_SIGNAL, step_name
-from rised.records.schemas import to_table
+from rised.records.schemas import from_table, to_table
 from rised.records.shards import RunReader
 from rised.records.types import Gradient, Rollout
 from rised.rollouts.episodes import collect
@@ -41,10 +43,15 @@ from rised.rubrics.vocabulary import load_vocabulary
 from rised.rubrics.windows import TagWindow
 from stages.cli import add_common, run_stage
 from stages.loop import TRAIN, VALIDATION, prompt_groups
+from stages.parts import Part, part_of_array
 from stages.policy import Policy, open_policy
+from stages.provenance import refuse_other_inputs
 from stages.setup import load_experiment, load_run, open_pool, panel, panel_hash, read_tasks
+from stages.train import refuse_other_run
 
 LAYER, PROJECTION = "layer", "projection"
+PART_FOLDER = f".{GRADIENT_SIGNAL}-part-"
+"""Beginning of the name of a folder, in the run, of what one part of a job array measured."""
 
 Batch = tuple[str, str]
 """Split and environment of the tasks over which a gradient is a mean."""
@@ -164,31 +171,62 @@ def exported_checkpoints(run: Path) -> list[int]:
     return [step for step in reader.steps() if (run / CHECKPOINTS / step_name(step)).is_dir()]
 
 
-def measure_gradients(config: RunConfig, settings: GradientSettings, tasks: Sequence[Task], run: Path) -> None:
+def measure_gradients(
+    config: RunConfig, settings: GradientSettings, tasks: Sequence[Task], run: Path, part: Part | None = None
+) -> None:
     """Measure at every exported checkpoint that is not committed yet, oldest first.
 
-    RecordError if what is there was measured with other settings or on another run.
+    ``part`` of a job array: only this part's checkpoints, into a folder of its own; the call without it takes over
+    what the parts measured. ConfigError or RecordError if the run was made with another configuration or other tasks,
+    or if what is there was measured with other settings.
     """
     steps = exported_checkpoints(run)
+    vocabulary = load_vocabulary(Path(config.rubrics.vocabulary))
+    refuse_other_run(config, run)
+    refuse_other_inputs(config, tasks, vocabulary, run)
     chosen = chosen_tasks(config, settings, tasks)
-    method = Method.from_settings(config.method, load_vocabulary(Path(config.rubrics.vocabulary)))
-    with RunDirectory(run / GRADIENT_SIGNAL) as out:
+    method = Method.from_settings(config.method, vocabulary)
+    header = {
+        "run": RunReader(run).header()["config_hash"],
+        "panel_hashes": {split: panel_hash(tasks, split) for split in (TRAIN, VALIDATION)},
+        "gradient": {key: value for key, value, _ in keys(settings)},
+    }
+    name = GRADIENT_SIGNAL if part is None else f"{PART_FOLDER}{part.index}-of-{part.count}"
+    with RunDirectory(run / name) as out:
         out.recover()
-        out.write_header(
-            {
-                "run": RunReader(run).header()["config_hash"],
-                "panel_hashes": {split: panel_hash(tasks, split) for split in (TRAIN, VALIDATION)},
-                "gradient": {key: value for key, value, _ in keys(settings)},
-            }
-        )
+        out.write_header(header)
         out.write_config(dump(config))
-        missing = [step for step in steps if step not in out.committed_steps()]
+        wanted = steps if part is None else part.share(steps)
+        missing = [step for step in wanted if step not in out.committed_steps()]
         if missing:
             (out.path / DONE).unlink(missing_ok=True)
-            with open_pool(config) as pool:
+            measured = _measured_by_parts(run, header) if part is None else {}
+            with ExitStack() as stack:
+                pool: EnvironmentPool | None = None
                 for step in missing:
-                    _measure(config, settings, method, chosen, run, step, out, pool)
-        out.finish(steps[-1], steps)
+                    if step in measured:
+                        rows = from_table(RunReader(measured[step]).scan("gradients", steps=[step]))
+                    else:
+                        pool = pool or stack.enter_context(open_pool(config))
+                        rows = _measure(config, settings, method, chosen, run, step, pool)
+                    with out.step(step, expected={"gradients": len(rows)}) as record:
+                        record.write("gradients", to_table(rows, "gradients"))
+                        record.commit()
+        if wanted:
+            out.finish(wanted[-1], wanted)
+    if part is None:
+        for folder in run.glob(f"{PART_FOLDER}*"):
+            shutil.rmtree(folder)
+
+
+def _measured_by_parts(run: Path, header: Mapping[str, object]) -> dict[int, Path]:
+    """Checkpoint -> the folder of the part that measured it, with the settings and on the run of ``header``."""
+    found: dict[int, Path] = {}
+    for folder in sorted(run.glob(f"{PART_FOLDER}*")):
+        reader = RunReader(folder)
+        if reader.done and all(reader.header().get(key) == value for key, value in header.items()):
+            found |= dict.fromkeys(reader.steps(), folder)
+    return found
 
 
 def _measure(
@@ -198,22 +236,19 @@ def _measure(
     chosen: Mapping[Batch, Sequence[Task]],
     run: Path,
     step: int,
-    out: RunDirectory,
     pool: EnvironmentPool,
-) -> None:
+) -> list[Gradient]:
     model = config.model.model_copy(update={"path": str(run / CHECKPOINTS / step_name(step))})
     policy = open_policy(config.model_copy(update={"model": model}))
     plans = gradient_plans(config, settings, chosen, step)
     rows = gradient_rows(config, settings, method, policy, play(config, plans, policy, pool), step)
-    with out.step(step, expected={"gradients": len(rows)}) as record:
-        record.write("gradients", to_table(rows, "gradients"))
-        record.commit()
     shown = " ".join(
         f"{row.environment} {'undefined' if row.cosine is None else format(row.cosine, '.3f')}"
         for row in rows
         if row.signal == LAYER and row.split == VALIDATION
     )
     print(f"step {step}: {len(plans)} episodes; cosine with {rows[0].environment}: {shown}", flush=True)
+    return rows
 
 
 def main() -> None:
@@ -236,7 +271,7 @@ def main() -> None:
         print(f"# plan: the gradient signal of {run}, trained on {source_environment(config)}")
         return
     tasks = read_tasks(args.tasks or Path("results") / config.experiment / "tasks.parquet")
-    measure_gradients(config, settings, tasks, run)
+    measure_gradients(config, settings, tasks, run, part_of_array())
 
 
 if __name__ == "__main__":

@@ -18,6 +18,6 @@ rule gradient:
     conda:
         "../environment.yml"
     shell:
-        GRID.launch("gradient", "gradient-{wildcards.method}-seed-{wildcards.seed}")
+        GRID.launch("gradient", "gradient-{wildcards.method}-seed-{wildcards.seed}", parts=GRID.checkpoints)
         + "python -m stages.gradient --config {input.config:q} --tasks {input.tasks:q}"
         ' --method {wildcards.method} --seed {wildcards.seed} --run "$(dirname -- {input.run:q})" > {log:q} 2>&1'

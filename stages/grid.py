@@ -30,7 +30,8 @@ class Grid:
     """An experiment's runs and the paths of its products.
 
     ``runs``: where finished runs are read from. ``extended_files``: documents that the experiment's file extends.
-    ``tables``, ``figures``: modules of the analysis by name. ``gradient``: whether the gradient signal is measured.
+    ``tables``, ``figures``: modules of the analysis by name. ``gradient``, ``second_tags``: what is measured on
+    finished runs. ``checkpoints``: how many each run exports.
     """
 
     name: str
@@ -42,6 +43,8 @@ class Grid:
     tables: tuple[str, ...]
     figures: tuple[str, ...]
     gradient: bool = False
+    second_tags: bool = False
+    checkpoints: int = 1
     extended_files: tuple[str, ...] = ()
     executor: str = "direct"
     site: str = "slurm/site.yaml"
@@ -111,12 +114,29 @@ class Grid:
         return f"{self.folder}/{{method}}/seed-{{seed}}/gradient_signal/DONE"
 
     @property
+    def second_tags_pattern(self) -> str:
+        return f"{self.folder}/{{method}}/seed-{{seed}}/second_tags/DONE"
+
+    @property
+    def measured(self) -> dict[str, str]:
+        """Stage that measures something on finished runs -> pattern of its product."""
+        stages = [
+            ("gradient", self.gradient, self.gradient_pattern),
+            ("retag", self.second_tags, self.second_tags_pattern),
+        ]
+        return {stage: pattern for stage, wanted, pattern in stages if wanted}
+
+    @property
     def analysed_files(self) -> list[str]:
-        """What tables and figures are made from: the finished runs, and what was measured on them."""
-        if self.external_runs is not None or not self.gradient:
-            return self.finished_runs
-        gradients = [self.gradient_pattern.format(method=m, seed=s) for m in self.methods for s in self.seeds]
-        return self.finished_runs + gradients
+        """What tables and figures are made from: the finished runs, and what is measured on them."""
+        if self.external_runs is not None:
+            return []
+        return self.finished_runs + [
+            pattern.format(method=method, seed=seed)
+            for pattern in self.measured.values()
+            for method in self.methods
+            for seed in self.seeds
+        ]
 
     @property
     def analysis(self) -> str:
@@ -164,10 +184,18 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         tables=_modules(document, "tables"),
         figures=_modules(document, "figures"),
         gradient=document.get("gradient") is not None,
+        second_tags=document.get("second_tags") is True,
+        checkpoints=_checkpoints(document),
         extended_files=tuple(sorted({os.path.relpath(name) for name in written_in(tree)} - {str(path)})),
         executor=executor,
         site=str(options.get("site", "slurm/site.yaml")),
     )
+
+
+def _checkpoints(document: Mapping[str, Any]) -> int:
+    """The last update is always exported."""
+    updates, every = int(document["updates"]), int(document.get("export_every", 0))
+    return -(-updates // every) if every else 1
 
 
 def _modules(document: Mapping[str, Any], kind: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ given: tasks and randomness follow from (run seed, step, task, rollout index), n
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +19,6 @@ from rised.rollouts.plans import EpisodePlan
 from rised.rollouts.settings import RolloutSettings
 from rised.rubrics.blocks import avoid_block
 from rised.rubrics.vocabulary import Vocabulary
-from stages.setup import PANEL_PER_GROUP
 
 TRAIN, VALIDATION = "train", "validation"
 
@@ -30,13 +30,13 @@ def quotas(total: int, environments: Sequence[str], step: int) -> dict[str, int]
     return {name: base + (name in extra) for name in environments}
 
 
-def draw_tasks(panel: Sequence[Task], position: int, count: int, seed: int) -> list[Task]:
+def draw_tasks(panel: Sequence[Task], position: int, count: int, most: int, seed: int) -> list[Task]:
     """``count`` different tasks from ``position`` on in an endless sequence of seeded permutations of the panel.
 
     A permutation begins with none of the tasks that end the one before, so that no task comes twice in a step, where
-    its rollouts would be the same, if the panel holds at least four times ``count`` tasks.
+    its rollouts would be the same. ``most``: the largest ``count`` of a run, at most half the panel.
     """
-    apart = len(panel) // PANEL_PER_GROUP
+    apart = max(len(panel) // 4, most)
     orders: dict[int, list[int]] = {}
     for epoch in range((position + count - 1) // len(panel) + 1):
         key = hashlib.sha256(f"{seed}/{panel[0].environment}/{epoch}".encode()).digest()
@@ -62,10 +62,11 @@ def training_plans(
 ) -> list[EpisodePlan]:
     """The episodes of one update: ``candidates`` groups over the environments, ``rollouts_per_group`` times each."""
     plans = []
+    most = math.ceil(candidates / len(panels))
     for name, count in quotas(candidates, list(panels), step).items():
         rubrics = steering.get(name, ())
         text = avoid_block(rubrics, vocabulary, config.block_style) if rubrics else ""
-        for place, task in enumerate(draw_tasks(panels[name], cursors[name], count, config.seed)):
+        for place, task in enumerate(draw_tasks(panels[name], cursors[name], count, most, config.seed)):
             for index in range(config.rollouts_per_group):
                 plans.append(
                     EpisodePlan(

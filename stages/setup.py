@@ -26,7 +26,7 @@ from rised.records.schemas import from_table, to_table
 from rised.records.shards import read_shard, write_shard
 
 METHODS = Path("configs/methods")
-PANEL_PER_GROUP = 4
+PANEL_PER_GROUP = 2
 """How many training tasks an environment needs for each of its groups in an update."""
 
 

@@ -98,12 +98,14 @@ def test_stages_know_no_scheduler_and_no_analysis() -> None:
     assert offenders("stages", lambda name: name.split(".")[0] not in forbidden) == []
 
 
-def test_the_analysis_reads_records_and_the_vocabulary_only() -> None:
+def test_the_analysis_reads_records_vocabulary_and_profiles_only() -> None:
+    rubrics = tuple(f"rised.rubrics.{name}" for name in ("base", "profiles", "vocabulary"))
+
     def allowed(name: str) -> bool:
         top = name.split(".")[0]
         if top in (OURS | SCHEDULERS | {"torch", "transformers"}) - {"rised", "analysis"}:
             return False
-        return room_of(name) in (None, "records", "config") or name.startswith("rised.rubrics.vocabulary")
+        return room_of(name) in (None, "records", "config") or name.startswith(rubrics)
 
     assert sources("analysis")
     assert offenders("analysis", allowed) == []

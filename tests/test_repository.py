@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from rised.config import ConfigError
 from rised.config.loader import read_plain
 from stages.grid import Grid, read_grid
 
@@ -24,6 +25,8 @@ PRODUCT = ("rised", "stages", "analysis", "slurm", "rubric_discovery")
 MACHINE_PATH = re.compile(r"(?<![\w.:/])/(?:home|root|Users|work|scratch|mnt|data)/[\w.-]+")
 MAX_LINES = 400
 LOCKS = {"analysis": ["analysis"], "cpu": ["cpu"], "dev": ["cpu", "smollm2", "dev"]}
+OTHER_INTERPRETERS = {"appworld"}
+"""Locks of environments that exclude ours."""
 
 
 def files() -> list[Path]:
@@ -116,10 +119,18 @@ def test_a_lock_file_pins_exactly_and_covers_its_extras(name: str) -> None:
 
 
 def test_every_lock_file_is_known_and_they_agree_on_every_version() -> None:
-    assert {path.stem for path in (REPOSITORY / "requirements").glob("*.txt")} == set(LOCKS)
+    assert {path.stem for path in (REPOSITORY / "requirements").glob("*.txt")} == set(LOCKS) | OTHER_INTERPRETERS
     analysis, cpu, dev = (lock(name) for name in ("analysis", "cpu", "dev"))
     assert analysis.items() <= cpu.items() <= dev.items()
     assert not {"torch", "transformers", "textworld"} & set(analysis), "the analysis needs no torch"
+
+
+def test_the_lock_of_appworlds_interpreter_pins_the_engine_that_the_environment_asks_for() -> None:
+    from rised.environments.appworld.engine import ENGINE_VERSION
+
+    pins = lock("appworld")
+    assert pins["appworld"] == ENGINE_VERSION
+    assert pins["pydantic"].startswith("1."), "the reason why it has an interpreter of its own"
 
 
 def test_every_extra_is_pinned_the_clusters_too() -> None:
@@ -148,13 +159,14 @@ def test_the_conda_environment_installs_the_locked_set() -> None:
         ("test", "-m pytest"),
         ("lint", "snakemake --lint"),
         ("nano_policy", "nano_policy"),
+        ("appworld", "requirements/appworld.txt"),
         ("clean", "rm -rf"),
     ],
 )
 def test_make_has_the_target_and_it_does_what_it_says(target: str, command: str) -> None:
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
-    done = subprocess.run(["make", "-n", target], cwd=REPOSITORY, capture_output=True, text=True)
+    done = subprocess.run(["make", "-n", "-B", target], cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert command in done.stdout
 
@@ -221,9 +233,33 @@ def test_a_dry_run_plans_one_training_per_method_and_seed_and_every_named_produc
     }
 
 
+def test_a_correlation_experiment_measures_gradients_and_makes_the_tables_that_it_names(plan: Plan) -> None:
+    jobs = plan.jobs("--config", "experiment=dbbench_only")
+    assert (jobs["train"], jobs["gradient"], jobs["table"], jobs["figure"]) == (1, 1, 3, 2)
+    assert "retag" not in jobs and plan.jobs("--config", "experiment=webshop_only")["retag"] == 1
+    done = plan.snakemake("-n", "-p", "--config", "experiment=dbbench_only")
+    text = done.stdout + done.stderr
+    assert (
+        "python -m analysis.tables.table7 " in text
+        and "--tables table7 learning table9 --figures transfer figure2" in text
+    )
+
+
+def test_a_table_that_has_no_module_is_refused_with_the_known_ones(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(plan.folder)
+    (plan.folder / "configs" / "experiments" / "misnamed.yaml").write_text(
+        "extends: [smoke.yaml]\nexperiment: misnamed\nanalysis: {tables: [tabel2]}\n"
+    )
+    with pytest.raises(
+        ConfigError, match=r"analysis\.tables: there is no module analysis/tables/tabel2\.py; see .*table2"
+    ):
+        read_grid({"experiment": "misnamed"})
+    (plan.folder / "configs" / "experiments" / "misnamed.yaml").unlink()
+
+
 def finish(grid: Grid, root: Path) -> None:
     """Put every product of an experiment in place, in the order in which they are made."""
-    products = [grid.tasks, grid.warm_start, *grid.finished_runs, *grid.table_files, *grid.figure_files, grid.report]
+    products = [grid.tasks, grid.warm_start, *grid.analysed_files, *grid.table_files, *grid.figure_files, grid.report]
     moment = 1 + max(path.stat().st_mtime for path in (root / "configs").rglob("*.yaml"))
     for order, product in enumerate(products):
         path = root / product

@@ -76,12 +76,24 @@ _STYLES = {
     "Qwen3-14B": ("#e69f00", "s"),
     "Qwen3-32B": ("#c2528f", "o"),
 }
+_ENVIRONMENTS = {
+    "alfworld": ("#009e73", "o"),
+    "webshop": ("#d55e00", "s"),
+    "dbbench": ("#0072b2", "^"),
+    "appworld": ("#c2528f", "D"),
+}
 _SPARE = (("#7a7a85", "X"), ("#8c6d31", "*"), ("#5b4fb3", "<"), ("#2f8f8f", ">"))
 
 
 def style_of(method: str, theme: Theme) -> tuple[str, str]:
     """Colour and marker of a method."""
     colour, marker = _STYLES.get(method) or _SPARE[sum(map(ord, method)) % len(_SPARE)]
+    return _mix(colour, theme.lighten), marker
+
+
+def environment_style(environment: str, theme: Theme) -> tuple[str, str]:
+    """Colour and marker of an environment, where environments and not methods are compared."""
+    colour, marker = _ENVIRONMENTS.get(environment) or _SPARE[sum(map(ord, environment)) % len(_SPARE)]
     return _mix(colour, theme.lighten), marker
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class EnvironmentFault(RuntimeError):
@@ -71,6 +71,15 @@ class Environment(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Resting(Protocol):
+    """An environment that holds something costly for a running episode may have this method too."""
+
+    def rest(self) -> None:
+        """The episode was given back, at its end or before it; the next call is ``reset`` or ``close``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
-from rised.environments.base import Environment, Task
+from rised.environments.base import Environment, Resting, Task
 from rised.environments.discovery import get
 
 HEADER = struct.Struct(">I")
@@ -114,6 +114,8 @@ class Worker:
     def _release(self, slot: int) -> None:
         if slot in self._slots:
             name, environment = self._slots.pop(slot)
+            if isinstance(environment, Resting):
+                environment.rest()
             self._idle.setdefault(name, []).append(environment)
 
     def _discard(self, slot: int) -> None:

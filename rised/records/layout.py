@@ -36,6 +36,9 @@ TIMINGS = "timings"
 GRADIENT_SIGNAL = "gradient_signal"
 """Folder in a finished run with a run directory of its own: the gradients measured at its checkpoints."""
 
+SECOND_TAGS = "second_tags"
+"""Likewise: the tags of a second pass of the judge over the run's rollouts."""
+
 STATE = "state"
 """Folder of what a resumed run needs (optimiser, random streams, cursors); old steps are removed."""
 CHECKPOINTS = "checkpoints"

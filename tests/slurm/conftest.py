@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,14 +38,27 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneHostCluster
         pytest.skip(
             f"needs root and Slurm ({', '.join(missing) or 'not root'}): `make test-slurm` installs it on Debian"
         )
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    found = OneHostCluster(tmp_path_factory.mktemp("slurm"), port=16_900 + 20 * worker, node_timeout_s=6)
+    found = OneHostCluster(tmp_path_factory.mktemp("slurm"), port=free_ports(), node_timeout_s=6)
     try:
         found.start()
+        yield found
     except PermissionError as error:
         pytest.skip(f"a container without the right to make device nodes: {error}")
-    yield found
-    found.stop()
+    finally:
+        found.stop()
+
+
+def free_ports() -> int:
+    """The first of eight ports that nobody uses, sought from a place of this process's own."""
+    for base in range(16_900 + 8 * (os.getpid() % 400), 32_000, 8):
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(base, base + 8):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return base
+    raise RuntimeError("no eight free ports in a row below 32,000")
 
 
 @pytest.fixture
@@ -55,12 +70,12 @@ def site(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def stage(cluster: OneHostCluster, repository: Path, site: Path, tmp_path: Path) -> Iterator[Stage]:
-    """Afterwards no job of it is left."""
+    """Afterwards no job and no process of it is left."""
     found = Stage(cluster, repository, site, tmp_path)
     yield found
     deadline = time.monotonic() + 15  # a job ends a moment after its result is there
-    while (left := found.jobs()) and time.monotonic() < deadline:
+    while (left := found.jobs() + found.processes()) and time.monotonic() < deadline:
         time.sleep(0.2)
-    for job in left:
+    for job in found.jobs():
         found.slurm("scancel", job)
-    assert left == [], "a job was left behind"
+    assert left == [], "a job or a process was left behind"

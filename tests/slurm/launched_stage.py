@@ -45,17 +45,20 @@ class Stage:
     def job_name(self) -> str:
         return self.name or f"test-{self.folder.name}"
 
-    def launch(self, *arguments: object, **variables: str) -> subprocess.Popen[bytes]:
-        """Start a launcher in the background; what it prints goes to ``log``."""
+    def command(self, *arguments: object) -> list[str]:
+        """The launcher's words for the stage with these arguments."""
         command = [sys.executable, "-m", "slurm.launch", "--executor", self.executor, "--site", str(self.site)]
         command += ["--stage", self.stage, "--name", self.job_name, "--folder", str(self.folder / "job")]
         command += ["--resumes"] if self.resumes else []
         command += self.options
         command += ["--input", str(self.site), "--output", str(self.out), "--"]
-        command += [sys.executable, str(HERE / self.program), "--out", str(self.out), *map(str, arguments)]
+        return [*command, sys.executable, str(HERE / self.program), "--out", str(self.out), *map(str, arguments)]
+
+    def launch(self, *arguments: object, **variables: str) -> subprocess.Popen[bytes]:
+        """Start a launcher in the background; what it prints goes to ``log``."""
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                command,
+                self.command(*arguments),
                 cwd=self.repository,
                 env=os.environ | self.cluster.variables | variables,
                 stdout=log,
@@ -63,6 +66,11 @@ class Stage:
                 start_new_session=True,
                 preexec_fn=ignore_hang_ups if self.nohup else heed_interrupts,
             )
+
+    def processes(self) -> list[str]:
+        """Command lines of processes that name this stage's folder."""
+        asked = subprocess.run(["pgrep", "--full", "--list-full", str(self.folder)], capture_output=True, text=True)
+        return asked.stdout.splitlines()
 
     def jobs(self) -> list[str]:
         """Ids of this stage's jobs that Slurm still has to run or runs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -91,6 +92,21 @@ def test_an_administrators_requeue_repeats_at_most_a_step(stage: Stage) -> None:
     assert launcher.wait(90) == 0
     assert counted(stage) == list(range(1, 41))
     assert stage.starts() == 2
+
+
+def test_a_job_that_is_requeued_after_it_finished_does_not_run_again(stage: Stage) -> None:
+    launcher = stage.launch("--steps", 10)
+    stage.await_steps(1)
+    end(launcher, signal.SIGKILL)
+    job = stage.jobs()[0]
+    await_that(lambda: stage.out.exists() and stage.jobs() == [])
+    stage.slurm("scontrol", "requeue", job)
+    await_that(lambda: stage.jobs() == [], 30)
+    assert counted(stage) == list(range(1, 11)) and stage.starts() == 1
+    logs = "".join(log.read_text() for log in (stage.folder / "job" / job).glob("*_log.out"))
+    assert logs.count("Starting with JobEnvironment") == 2, "the job did start again"
+    assert stage.launch("--steps", 10).wait(60) == 0
+    assert "finished while nobody watched" in stage.log.read_text()
 
 
 def test_a_nodes_death_repeats_at_most_a_step_on_another_node(stage: Stage) -> None:
@@ -195,8 +211,15 @@ def test_four_ranks_on_two_nodes_meet_and_see_their_gpus(stage: Stage) -> None:
 
 
 def test_a_job_can_be_submitted_from_inside_a_job(stage: Stage) -> None:
-    inner = {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_NODE": "1", "SLURM_NTASKS": "7", "SUBMITIT_EXECUTOR": "slurm"}
-    assert stage.launch("--steps", 3, **inner).wait(60) == 0
+    """The launcher runs in a job of its own with half a core's memory; its stage's job gets what the stage asks for."""
+    outer = stage.folder / "outer.log"
+    words = shlex.join(stage.command("--steps", 3))
+    options = ["--job-name=outer", "--ntasks=2", "--mem=300M", "--time=3", f"--output={outer}", "--wait"]
+    stage.slurm("sbatch", *options, f"--chdir={stage.repository}", f"--wrap={words}")
+    assert stage.out.read_text() == "3 steps\n", outer.read_text()
+    assert "submitted job" in outer.read_text()
+    script = next((stage.folder / "job").glob("*/*_submission.sh")).read_text()
+    assert "#SBATCH --ntasks-per-node=1" in script and "#SBATCH --mem=204MB" in script
 
 
 def test_two_launchers_of_one_stage_do_not_run_it_twice(stage: Stage) -> None:

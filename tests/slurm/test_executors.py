@@ -7,13 +7,26 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from launched_stage import HERE, await_that, heed_interrupts
 
 
-def launch(repository: Path, site: Path, folder: Path, executor: str, *arguments: object) -> subprocess.Popen[str]:
+def ignore_interrupts() -> None:
+    """As a shell has what it starts in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def launch(
+    repository: Path,
+    site: Path,
+    folder: Path,
+    executor: str,
+    *arguments: object,
+    prepare: Callable[[], None] = heed_interrupts,
+) -> subprocess.Popen[str]:
     out = folder / "out.txt"
     command = [sys.executable, "-m", "slurm.launch", "--executor", executor, "--site", str(site), "--stage", "count"]
     command += ["--name", "count", "--folder", str(folder / "job"), "--output", str(out), "--"]
@@ -24,7 +37,7 @@ def launch(repository: Path, site: Path, folder: Path, executor: str, *arguments
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        preexec_fn=heed_interrupts,
+        preexec_fn=prepare,
     )
 
 
@@ -47,12 +60,14 @@ def test_a_failure_is_told_with_the_stages_last_words(
     assert "the third egg is rotten" in printed and "error: count: " in printed
 
 
-def test_an_interrupt_of_the_local_executor_leaves_no_process(repository: Path, site: Path, tmp_path: Path) -> None:
-    process = launch(repository, site, tmp_path, "local", "--steps", 600)
+@pytest.mark.parametrize(("prepare", "number"), [(heed_interrupts, signal.SIGINT), (ignore_interrupts, signal.SIGTERM)])
+def test_the_end_of_the_local_executor_leaves_no_process(
+    repository: Path, site: Path, tmp_path: Path, prepare: Callable[[], None], number: signal.Signals
+) -> None:
+    process = launch(repository, site, tmp_path, "local", "--steps", 600, prepare=prepare)
     await_that(lambda: (tmp_path / "out.txt.steps").exists())
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     assert process.wait(30) == 130
-
     await_that(lambda: processes_of(tmp_path) == [], 30)
 
 

@@ -11,7 +11,7 @@ from slurm.job_files import StageCall
 from slurm.launcher import Launcher
 from slurm.site import executor_parameters, load_site
 
-STAGES = ("prepare", "evaluate", "train", "nano_policy")
+STAGES = ("prepare", "evaluate", "train", "gradient", "retag", "judge_server", "nano_policy")
 
 
 def test_every_shipped_site_has_resources_for_every_stage_of_the_dag(repository: Path) -> None:
@@ -56,3 +56,16 @@ def test_a_dry_run_writes_the_batch_script(site: Path, tmp_path: Path, cluster) 
     for line in ("#SBATCH --nodes=2", "#SBATCH --gres=gpu:2", "#SBATCH --signal=USR2@20", "#SBATCH --requeue"):
         assert line in script
     assert not (tmp_path / "job" / "job.json").exists()
+
+
+def test_an_experiments_resources_go_before_the_sites(tmp_path: Path) -> None:
+    site, experiment = tmp_path / "site.yaml", tmp_path / "experiment.yaml"
+    site.write_text("stages:\n  train: {time_min: 90, cpus_per_task: 2}\n")
+    experiment.write_text("experiment: x\nresources:\n  train: {nodes: 4, cpus_per_task: 12}\n  judge_server: {}\n")
+    found = load_site(site, experiment=experiment)
+    train = found.resources("train")
+    assert (train.nodes, train.cpus_per_task, train.time_min) == (4, 12, 90)
+    assert found.resources("judge_server").nodes == 1
+    experiment.write_text("experiment: x\nresources:\n  train: {node: 4}\n")
+    with pytest.raises(ConfigError, match=r"experiment\.yaml.*node.*did you mean 'nodes'"):
+        load_site(site, experiment=experiment)

@@ -9,12 +9,14 @@ import pytest
 from stage_commands import Command, SingleSource, assert_refused, in_process
 
 import stages.gradient
+from rised.config import ConfigError
 from rised.learner.settings import GradientSettings
 from rised.records.digest import reproducible_digest
 from rised.records.schemas import from_table
 from rised.records.shards import RunReader
 from rised.records.types import Gradient
-from stages.gradient import chosen_tasks, gradient_plans, measure_gradients
+from stages.gradient import chosen_tasks, gradient_plans, measure_gradients, source_environment
+from stages.parts import Part, part_of_array
 from stages.setup import load_run, read_tasks
 
 SETTINGS = GradientSettings(tasks=3, projection=64)
@@ -111,6 +113,21 @@ def test_measuring_again_measures_nothing_and_a_stop_between_checkpoints_costs_o
     assert reproducible_digest(run / "gradient_signal") == reproducible_digest(measured / "gradient_signal")
 
 
+def test_parts_of_a_job_array_measure_what_one_call_measures(
+    single_source: SingleSource, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(measured, run)
+    shutil.rmtree(run / "gradient_signal")
+    config, tasks = load_run(single_source.config, "grpo_64", 0), read_tasks(single_source.tasks)
+    for index in range(3):  # one more than there are checkpoints: it has nothing to do
+        measure_gradients(config, SETTINGS, tasks, run, Part(index, 3))
+    assert not (run / "gradient_signal").exists()
+    monkeypatch.setattr(stages.gradient, "play", None)
+    measure_gradients(config, SETTINGS, tasks, run)
+    assert reproducible_digest(run) == reproducible_digest(measured)
+
+
 def test_other_settings_than_those_of_what_is_there_are_refused(
     single_source: SingleSource, measured: Path, command: Command
 ) -> None:
@@ -118,12 +135,18 @@ def test_other_settings_than_those_of_what_is_there_are_refused(
     assert_refused(outcome, "gradient", "start a new run in another folder")
 
 
+def test_a_run_that_trained_on_several_environments_has_no_source(single_source: SingleSource) -> None:
+    config = load_run(single_source.config, "grpo_64", 0, ["training_environments=null"])
+    with pytest.raises(ConfigError, match="trains on alfworld, dbbench; .* name one"):
+        source_environment(config)
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
         ("gradient=null", ["gradient is null"]),
         ("gradient.tasks=5", ["gradient.tasks is 5", "alfworld.validation_tasks is 4"]),
-        ("training_environments=null", ["alfworld, dbbench", "name one"]),
+        ("training_environments=null", ["training_environments", "config.yaml"]),
     ],
 )
 def test_what_cannot_be_measured_is_said(
@@ -134,3 +157,9 @@ def test_what_cannot_be_measured_is_said(
     assert_refused(command("gradient", *arguments(single_source, run, "--set", override)), *words)
     (run / "DONE").unlink()
     assert_refused(command("gradient", *arguments(single_source, run)), "start the train stage again")
+
+
+def test_a_part_is_what_the_launcher_says() -> None:
+    assert part_of_array({}) is None
+    assert part_of_array({"STAGE_PART": "2", "STAGE_PARTS": "5"}) == Part(2, 5)
+    assert sorted(step for index in range(4) for step in Part(index, 4).share(range(10))) == list(range(10))

@@ -104,7 +104,7 @@ def test_the_cursor_draws_every_task_once_an_epoch(size: int, counts: list[int],
     tasks = [task("dbbench", index) for index in range(size)]
     drawn: list[str] = []
     for count in counts:
-        drawn += [t.task_id for t in draw_tasks(tasks, len(drawn), count, seed)]
+        drawn += [t.task_id for t in draw_tasks(tasks, len(drawn), count, 0, seed)]
     assert len(drawn) == sum(counts)
     epochs = [drawn[start : start + size] for start in range(0, len(drawn), size)]
     for epoch in epochs:
@@ -115,15 +115,16 @@ def test_the_cursor_draws_every_task_once_an_epoch(size: int, counts: list[int],
 @given(size=st.integers(4, 60), position=st.integers(0, 200), seed=st.integers(0, 3), data=st.data())
 def test_no_task_comes_twice_in_a_step(size: int, position: int, seed: int, data: st.DataObject) -> None:
     """Also where one permutation of the panel ends and the next begins: equal tasks would be played alike."""
-    count = data.draw(st.integers(1, size // PANEL_PER_GROUP))
-    drawn = draw_tasks([task("dbbench", index) for index in range(size)], position, count, seed)
+    most = data.draw(st.integers(1, size // PANEL_PER_GROUP))
+    count = data.draw(st.integers(1, most))
+    drawn = draw_tasks([task("dbbench", index) for index in range(size)], position, count, most, seed)
     assert len({t.task_id for t in drawn}) == count
 
 
 def test_epochs_seeds_and_environments_have_orders_of_their_own() -> None:
     def order(environment: str, epoch: int, seed: int) -> tuple[str, ...]:
         tasks = [task(environment, index) for index in range(20)]
-        return tuple(t.task_id for t in draw_tasks(tasks, 20 * epoch, 20, seed))
+        return tuple(t.task_id for t in draw_tasks(tasks, 20 * epoch, 20, 0, seed))
 
     orders = {order(e, epoch, seed) for e in ("dbbench", "webshop") for epoch in (0, 1) for seed in (0, 1)}
     assert len(orders) == 8

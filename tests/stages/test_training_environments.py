@@ -9,7 +9,7 @@ from stage_commands import SingleSource
 
 from rised.config import ConfigError
 from rised.records.shards import RunReader
-from stages.setup import load_run
+from stages.setup import PANEL_PER_GROUP, load_run
 
 
 @pytest.fixture(autouse=True)
@@ -57,5 +57,6 @@ def test_the_panel_of_the_one_training_environment_must_hold_all_groups_of_an_up
     single_source: SingleSource,
 ) -> None:
     load_run(single_source.config, "grpo_64", 0, ["environments.alfworld.train_tasks=1"])
-    with pytest.raises(ConfigError, match="environments.dbbench.train_tasks is 7; 2 different groups"):
-        load_run(single_source.config, "grpo_64", 0, ["environments.dbbench.train_tasks=7"])
+    short = 2 * PANEL_PER_GROUP - 1
+    with pytest.raises(ConfigError, match=f"environments.dbbench.train_tasks is {short}; 2 different groups"):
+        load_run(single_source.config, "grpo_64", 0, [f"environments.dbbench.train_tasks={short}"])
