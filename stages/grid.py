@@ -50,9 +50,11 @@ class Grid:
     site: str = "slurm/site.yaml"
 
     def method_files(self, method: str) -> list[str]:
-        """The method's file; nothing if there is none, which the train stage says better than Snakemake."""
+        """The method's file and those that it extends; nothing if there is none, which the train stage says better."""
         path = METHODS / f"{method}.yaml"
-        return [str(path)] if path.is_file() else []
+        if not path.is_file():
+            return []
+        return sorted({str(path), *(os.path.relpath(name) for name in written_in(compose([path])))})
 
     def launch(self, stage: str, name: str, *, resumes: bool = False, method: str = "", parts: int = 1) -> str:
         """What stands before a stage's command in a rule's shell: the launcher of jobs, or nothing for a direct call.
