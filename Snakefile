@@ -3,6 +3,7 @@
     snakemake --cores 2                                  the quickstart experiment, from tasks to report
     snakemake --cores 2 --config experiment=laptop_grid  another file of configs/experiments
     snakemake --cores 1 report --config runs=DIR         only the analysis, from finished runs below DIR
+    snakemake --cores 1 publish                          the runs as a dataset with its card; `verify` checks one
     snakemake -n                                         the plan
 
 The software of every rule is the environment of environment.yml (`conda env create -f environment.yml`, then
@@ -30,6 +31,7 @@ wildcard_constraints:
     seed="[0-9]+",
 
 
+include: "stages/kept.smk"
 include: "stages/prepare.smk"
 include: "stages/warm_start.smk"
 include: "stages/train.smk"
@@ -37,6 +39,7 @@ include: "stages/evaluate.smk"
 include: "stages/gradient.smk"
 include: "stages/retag.smk"
 include: "stages/analysis.smk"
+include: "stages/publish.smk"
 
 
 localrules:

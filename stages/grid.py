@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from rised.outputs import AnalysisSettings
 EXPERIMENTS = Path("configs/experiments")
 METHODS = Path("configs/methods")
 ANALYSIS = Path("analysis")
+ANALYSIS_TARGETS = frozenset({"tables", "figures", "report", "publish", "verify"})
+"""Targets of the Snakefile that need finished runs and no training."""
 EXECUTORS = ("direct", "slurm", "local", "debug")
 
 
@@ -31,7 +33,7 @@ class Grid:
 
     ``runs``: where finished runs are read from. ``extended_files``: documents that the experiment's file extends.
     ``tables``, ``figures``: modules of the analysis by name. ``gradient``, ``second_tags``: what is measured on
-    finished runs. ``checkpoints``: how many each run exports.
+    finished runs. ``checkpoints``: how many each run exports. ``verified``: a dataset from elsewhere, for ``verify``.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Grid:
     extended_files: tuple[str, ...] = ()
     executor: str = "direct"
     site: str = "slurm/site.yaml"
+    verified: str | None = None
 
     def method_files(self, method: str) -> list[str]:
         """The method's file and those that it extends; nothing if there is none, which the train stage says better."""
@@ -74,6 +77,19 @@ class Grid:
             f" --experiment {shlex.quote(self.experiment_file)}{options}"
             " --input {input:q} --output {output:q} -- "
         )
+
+    def keeps(self, product: str, asked: Iterable[str]) -> bool:
+        """Whether a stage's product is kept although its inputs may be younger: it is there, and only the analysis is
+        asked for. Products that several runs share are kept once every run is finished: the others still need them.
+        """
+        targets = list(asked)
+        only_analysis = bool(targets) and all(
+            target in ANALYSIS_TARGETS or target.startswith((f"{self.analysis}/", f"{self.dataset}/"))
+            for target in targets
+        )
+        shared = product in (self.tasks, self.warm_start)
+        needed = [product, *(self.finished_runs if shared else [])]
+        return only_analysis and all(Path(path).is_file() for path in needed)
 
     @property
     def folder(self) -> str:
@@ -154,9 +170,20 @@ class Grid:
     def report(self) -> str:
         return f"{self.analysis}/report.html"
 
+    @property
+    def dataset(self) -> str:
+        """Folder of the published form of the runs."""
+        return f"{self.folder}/dataset"
+
+    @property
+    def dataset_sums(self) -> str:
+        """The dataset's last file."""
+        return f"{self.dataset}/SHA256SUMS"
+
 
 def read_grid(options: Mapping[str, Any]) -> Grid:
-    """The grid that Snakemake's ``--config experiment=NAME results=DIR runs=DIR executor=NAME site=FILE`` asks for.
+    """The grid that Snakemake's ``--config experiment=NAME results=DIR runs=DIR dataset=DIR
+    executor=NAME site=FILE`` asks for.
 
     Raises ConfigError for an unknown experiment or executor, or a results path that batch jobs cannot carry.
     """
@@ -191,6 +218,7 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         extended_files=tuple(sorted({os.path.relpath(name) for name in written_in(tree)} - {str(path)})),
         executor=executor,
         site=str(options.get("site", "slurm/site.yaml")),
+        verified=None if options.get("dataset") is None else str(options["dataset"]),
     )
 
 

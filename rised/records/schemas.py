@@ -182,6 +182,22 @@ SCHEMAS: dict[str, pa.Schema] = {
     ),
 }
 
+SCHEMAS["tag_counts"] = _schema(
+    "tag_counts",
+    1,
+    [
+        _field("step", _INT),
+        _field("environment", _TEXT),
+        _field("rubric_id", _TEXT),
+        _field("judge", _TEXT),
+        _field("demonstrates", _INT),
+        _field("violates", _INT),
+        _field("absent", _INT),
+        _field("error", _INT),
+    ],
+)
+"""Training tags as counts of rollouts: what a compacted run keeps for the analysis beside the tags themselves."""
+
 _TEXTS = {"system_prompt", "steering_text", "messages", "turns", "final_observation"}
 _BULKY = _TEXTS | {"token_ids", "policy_mask", "logprobs"}
 SCHEMAS["episodes"] = _schema("episodes", 1, [field for field in SCHEMAS["rollouts"] if field.name not in _BULKY])
