@@ -20,6 +20,8 @@ from slurm.site import Site, executor_parameters
 
 Executor = Literal["slurm", "local", "debug"]
 LAST_LINES = 25
+SHOWN_FAILURES = 3
+"""Parts of an array whose logs are quoted; all that failed are named."""
 INTERRUPT_S = 5.0
 AWAY = ("unable to contact", "timed out", "connection refused")
 """What sbatch says when the controller did not answer."""
@@ -189,6 +191,27 @@ def last_lines_of(log: Path) -> list[str]:
     """The end of a job's log, without the launcher's own traceback."""
     text = log.read_text(errors="replace") if log.is_file() else NO_LOG
     return text.partition(OWN_TRACEBACK)[0].splitlines()[-LAST_LINES:]
+
+
+def how_it_ended(job: Submitted, name: str, failed: Mapping[int, Any], lost: Mapping[int, str]) -> tuple[str, str]:
+    """Of each part without a result how it ended, its log, and what that says last; and the first one's last line.
+
+    ``failed``: part -> the task that ended with an error, or None; ``lost``: part -> state, of parts without a result.
+    """
+    blocks: list[str] = []
+    last_lines: list[str] = []
+    bad = [part for part in job.parts if failed[part] is not None or part in lost]
+    for part in bad:
+        task = failed[part] if failed[part] is not None else job.tasks(part)[0]
+        how = "failed" if failed[part] is not None else f"ended ({lost[part]}) without a result"
+        which = f" task {task.task_id}" if len(job.tasks(part)) > 1 and failed[part] is not None else ""
+        lines = last_lines_of(Path(task.paths.stdout))
+        head = f"{name}: job {task.job_id}{which} {how}\nlog: {task.paths.stdout}"
+        blocks.append("\n".join([head, *lines]) if len(blocks) < SHOWN_FAILURES else head)
+        last_lines.append(last_words(lines))
+    if len(job.parts) > 1:
+        blocks.append(f"{len(bad)} of {len(job.parts)} parts failed; run again, and only they are run again")
+    return "\n".join(blocks), last_lines[0]
 
 
 def last_words(lines: Sequence[str]) -> str:

@@ -22,15 +22,14 @@ from typing import Any, TextIO
 from rised.config.paths import check_results_path
 from slurm.errors import Detached, SchedulerAway, StageFailed
 from slurm.job_files import JobFiles, StageCall, read_json
-from slurm.jobs import Executor, JobSystem, Submitted, last_lines_of, last_words, refresh
+from slurm.jobs import Executor, JobSystem, Submitted, how_it_ended, refresh
+from slurm.output import Output
 from slurm.queue import ALIVE, ENDING, GONE, UNREACHABLE, WAITING
 from slurm.service import Holder, Service
 from slurm.site import Site
 from slurm.stage_job import StageJob
 
 HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SHOWN_FAILURES = 3
-"""Parts of an array whose logs are quoted; all that failed are named."""
 SIGNAL_EARLY_S = 65
 """Slurm may send the signal before a time limit up to a minute earlier than asked."""
 FOLLOW_S = 0.5
@@ -51,14 +50,14 @@ class Launcher:
         stream: TextIO = sys.stdout,
         services: Sequence[Service] = (),
     ):
-        self.site, self.executor, self.stream, self.services = site, executor, stream, services
+        self.site, self.executor, self.services = site, executor, services
+        self.output = Output(call.name, stream)
         self.call, self.fingerprint = call, call.fingerprint()
         self.files = JobFiles(check_results_path(folder.absolute()))
         self.jobs = JobSystem(site, executor, self.files.folder)
         self.signals: list[int] = []
         self._read_to = 0
         self._ended_parts = -1
-        self._said: set[str] = set()
 
     @property
     def _is_array(self) -> bool:
@@ -83,7 +82,7 @@ class Launcher:
             if self._is_array:
                 self._put_together()
             self.files.close_job("done")
-            self._say("done")
+            self.output.say("done")
 
     def script(self) -> str:
         """The batch script that Slurm would get, submitting nothing."""
@@ -176,18 +175,18 @@ class Launcher:
                     f"{self.call.name}: job {job_id} ({state}) runs with another command or older inputs: "
                     f"wait for it, or end it (scancel {job_id}) and run again"
                 )
-            self._say(f"attached to job {job_id} ({state})")
+            self.output.say(f"attached to job {job_id} ({state})")
             return job
         if same and not self._is_array and self.files.finished.is_file() and job.has_results():
             if job.failed_task(0) is None:
-                self._say(f"job {job_id} finished while nobody watched")
+                self.output.say(f"job {job_id} finished while nobody watched")
                 return job
         return self._job_by_name(known)
 
     def _job_by_name(self, known: Mapping[str, Any] | None) -> Submitted | None:
         """A job whose launcher died between its submission and writing its id down. ``known``: the record, if any."""
         while (found := self.jobs.find(self._job_name())) is None or set(found.values()) == {ENDING}:
-            self._say_once("waiting for Slurm to answer, or for an earlier job to end")
+            self.output.say_once("waiting for Slurm to answer, or for an earlier job to end")
             self._answer_signals(None)
             time.sleep(self.site.poll_s)
         living = [job_id for job_id, state in found.items() if state != ENDING]
@@ -200,14 +199,14 @@ class Launcher:
         if not known_parts or not all(part.paths.submitted_pickle.exists() for part in job.parts.values()):
             self.jobs.cancel(job)  # its launcher died before the call lay where the job looks for it
             return self._job_by_name(known)
-        self._say(f"attached to job {living[0]}, found by its name")
+        self.output.say(f"attached to job {living[0]}, found by its name")
         self._write_job(job)
         return job
 
     def _known_states(self, job: Submitted) -> dict[int, str]:
         """The job's states, waiting for Slurm to answer."""
         while UNREACHABLE in (states := self.jobs.states(job)).values():
-            self._say_once("waiting for Slurm to answer")
+            self.output.say_once("waiting for Slurm to answer")
             self._answer_signals(job)
             time.sleep(self.site.poll_s)
         return states
@@ -222,14 +221,14 @@ class Launcher:
                 job = self.jobs.submit(self.call.stage, self._job_name(), calls)
                 break
             except SchedulerAway as error:
-                self._say_once(f"{error}; trying again")
+                self.output.say_once(f"{error}; trying again")
                 self._answer_signals(None)
                 time.sleep(self.site.poll_s)
                 if found := self._job_by_name(read_json(self.files.job)):  # it may have been accepted all the same
                     return found
         self._write_job(job)
         where = job.only.paths.stdout if not self._is_array else f"{len(parts)} parts, logs below {self.files.folder}"
-        self._say(f"submitted job {job.job_id}; log {where}")
+        self.output.say(f"submitted job {job.job_id}; log {where}")
         return job
 
     def _stage_job(self, part: int | None = None) -> StageJob:
@@ -307,22 +306,9 @@ class Launcher:
             time.sleep(FOLLOW_S)
 
     def _fail(self, job: Submitted, failed: Mapping[int, Any], lost: Mapping[int, str]) -> None:
-        """Say of each part that has no result how it ended, where its log is and what it says last."""
-        blocks: list[str] = []
-        last_lines: list[str] = []
-        bad = [part for part in job.parts if failed[part] is not None or part in lost]
-        for part in bad:
-            task = failed[part] if failed[part] is not None else job.tasks(part)[0]
-            how = "failed" if failed[part] is not None else f"ended ({lost[part]}) without a result"
-            which = f" task {task.task_id}" if len(job.tasks(part)) > 1 and failed[part] is not None else ""
-            lines = last_lines_of(Path(task.paths.stdout))
-            head = f"{self.call.name}: job {task.job_id}{which} {how}\nlog: {task.paths.stdout}"
-            blocks.append("\n".join([head, *lines]) if len(blocks) < SHOWN_FAILURES else head)
-            last_lines.append(last_words(lines))
-        if self._is_array:
-            blocks.append(f"{len(bad)} of {len(job.parts)} parts failed; run again, and only they are run again")
-        self.files.close_job("failed" if not lost else "ended without a result", last_lines[0])
-        raise StageFailed("\n".join(blocks))
+        text, last_line = how_it_ended(job, self.call.name, failed, lost)
+        self.files.close_job("failed" if not lost else "ended without a result", last_line)
+        raise StageFailed(text)
 
     def _follow(self, job: Submitted) -> None:
         """Copy what the job has written since the last look; of an array say how many parts have ended."""
@@ -330,7 +316,7 @@ class Launcher:
             ended = sum(map(job.has_result, job.parts))
             if ended != self._ended_parts:
                 self._ended_parts = ended
-                self._say(f"{ended} of {len(job.parts)} parts have ended")
+                self.output.say(f"{ended} of {len(job.parts)} parts have ended")
             return
         try:
             with open(job.only.paths.stdout, errors="replace") as log:
@@ -339,7 +325,7 @@ class Launcher:
                 self._read_to = log.tell()
         except OSError:
             return
-        self._write(text)
+        self.output.write(text)
 
     # -- services
 
@@ -368,10 +354,10 @@ class Launcher:
             raise KeyboardInterrupt
         trouble = self.jobs.cancel(job)
         if trouble:
-            self._say(f"job {job.job_id} may still run, it could not be cancelled: {trouble}")
+            self.output.say(f"job {job.job_id} may still run, it could not be cancelled: {trouble}")
         else:
             self.files.close_job("cancelled")
-            self._say(f"job {job.job_id} cancelled")
+            self.output.say(f"job {job.job_id} cancelled")
         raise KeyboardInterrupt
 
     @contextmanager
@@ -398,21 +384,6 @@ class Launcher:
                     f"{self.call.name}: another launcher is with this stage ({self.files.lock})"
                 ) from None
             yield
-
-    def _say_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._say(text)
-
-    def _say(self, text: str) -> None:
-        self._write(f"[{time.strftime('%H:%M:%S')}] {self.call.name}: {text}\n")
-
-    def _write(self, text: str) -> None:
-        try:
-            self.stream.write(text)
-            self.stream.flush()
-        except OSError:
-            pass  # a closed terminal must not keep the launcher from its job
 
 
 def _most_alive(states: Mapping[int, str]) -> str:

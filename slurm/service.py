@@ -31,6 +31,7 @@ from rised.config.paths import check_results_path
 from slurm.errors import SchedulerAway, StageFailed
 from slurm.job_files import JobFiles, StageCall, read_json, write_json
 from slurm.jobs import Executor, JobSystem, Submitted, is_alive, last_lines_of, last_words
+from slurm.output import Output
 from slurm.queue import ALIVE, UNREACHABLE, job_state
 from slurm.site import Site
 from slurm.stage_job import StageJob, die_with_parent
@@ -112,7 +113,8 @@ class Service:
     def __init__(
         self, call: StageCall, site: Site, executor: Executor, folder: Path, stream: TextIO = sys.stdout
     ) -> None:
-        self.call, self.site, self.executor, self.stream = call, site, executor, stream
+        self.call, self.site, self.executor = call, site, executor
+        self.output = Output(call.name, stream)
         self.fingerprint = call.fingerprint()
         self.files = JobFiles(check_results_path(folder.absolute()))
         self.jobs = JobSystem(site, executor, self.files.folder)
@@ -159,10 +161,10 @@ class Service:
             self._renew()
             with self._lock():
                 if self._living(refuse_other=False) is None and self._submissions < MOST_SUBMISSIONS:
-                    self._say(f"the server is gone ({self._state()})")
+                    self.output.say(f"the server is gone ({self._state()})")
                     self._submit()
         except (StageFailed, OSError) as error:
-            self._say(f"trying again: {error}")  # the stage's own job is not touched by it
+            self.output.say(f"trying again: {error}")  # the stage's own job is not touched by it
 
     def _await_answer(self, check: Callable[[], None]) -> None:
         told = False
@@ -181,11 +183,11 @@ class Service:
                 except SchedulerAway:
                     continue
             if self.endpoint.is_file() and self.jobs.states(job)[0] in ("RUNNING", UNREACHABLE):
-                self._say(f"answers (job {job.job_id})")
+                self.output.say(f"answers (job {job.job_id})")
                 return
             if not told:
                 told = True
-                self._say(f"waiting for job {job.job_id} to answer; log {job.only.paths.stdout}")
+                self.output.say(f"waiting for job {job.job_id} to answer; log {job.only.paths.stdout}")
             time.sleep(max(WAIT_S, min(self.site.poll_s, LONGEST_WAIT_S)))
 
     def _known(self) -> Submitted | None:
@@ -234,7 +236,7 @@ class Service:
         server = ServiceJob(self.call, self.fingerprint, folder, site.finish_step_s, linger_s=linger_s)
         job = self.jobs.submit(self.call.stage, self.call.name, {0: server})
         self.files.write_job(self.call, self.fingerprint, self.executor, job.job_id, job.born, [0], 1)
-        self._say(f"submitted job {job.job_id}")
+        self.output.say(f"submitted job {job.job_id}")
         return job
 
     def _fail(self, job: Submitted | None, how: str) -> None:
@@ -267,23 +269,17 @@ class Service:
             if job is None:
                 return
             if trouble := self.jobs.cancel(job):
-                self._say(f"job {job.job_id} could not be ended ({trouble}); it ends itself after a while")
+                self.output.say(f"job {job.job_id} could not be ended ({trouble}); it ends itself after a while")
                 return
             self.files.close_job("stopped")
             self.endpoint.unlink(missing_ok=True)
-            self._say(f"nobody needs it any more: job {job.job_id} ended")
+            self.output.say(f"nobody needs it any more: job {job.job_id} ended")
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
         with self.files.lock.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-
-    def _say(self, text: str) -> None:
-        try:
-            print(f"[{time.strftime('%H:%M:%S')}] {self.call.name}: {text}", file=self.stream, flush=True)
-        except OSError:
-            pass
 
 
 def service_call(stage: str, folder: Path, command: Sequence[str], inputs: tuple[str, ...] = ()) -> StageCall:
