@@ -145,7 +145,9 @@ class Frames:
     def outcomes(self, method: str, step: int | None = None) -> dict[str, np.ndarray] | None:
         """Task pass rates (S, T) per environment at ``step`` (default: final) over the method's final runs.
 
-        None when a run has no validation shards of that step (compacted results may hold metrics only).
+        None when a run has no validation shards of that step (compacted results may hold metrics only). AnalysisError
+        when a run was evaluated on fewer or other tasks at that step than at its first: a mean over them is another
+        quantity.
         """
         wanted = self.final_step if step is None else step
         runs = self.final_runs(method)
@@ -160,8 +162,27 @@ class Frames:
             table_ST = valid.pivot_table("value", "seed", "task_id", aggfunc="mean", dropna=False, sort=True)
             if len(table_ST) != len(runs):
                 return None
+            self._refuse_other_tasks(here, environment, method, wanted)
             result[environment] = table_ST.to_numpy(dtype=np.float64)
         return result or None
+
+    @cached_property
+    def panel(self) -> dict[str, frozenset[str]]:
+        """environment -> the validation tasks of the first evaluations; one panel for all runs (``check_panels``)."""
+        first = self.validation[self.validation["step"] == self.validation["step"].min()]
+        return {str(name): frozenset(rows) for name, rows in first.groupby("environment")["task_id"]}
+
+    def _refuse_other_tasks(self, rows: pd.DataFrame, environment: str, method: str, step: int) -> None:
+        wanted = self.panel.get(environment, frozenset())
+        for seed, tasks in rows.groupby("seed")["task_id"]:
+            found = set(tasks)
+            if found != wanted:
+                raise AnalysisError(
+                    f"{self.experiment.path}: {method}/seed-{seed} was evaluated on {len(found)} tasks of "
+                    f"{environment} "
+                    f"at update {step}, the panel has {len(wanted)} ({len(found ^ wanted)} differ): its shards of that "
+                    "step are incomplete. Restore them, or leave the run out."
+                )
 
     def rubric_counts(self, run: Run, judge: str) -> pd.DataFrame:
         """:func:`rubric_counts`, counted once."""

@@ -14,7 +14,7 @@ rule gradient:
     benchmark:
         f"{GRID.logs}/gradient-{{method}}-seed-{{seed}}.benchmark.tsv"
     resources:
-        **PLAN.resources("gradient"),
+        **PLAN.resources("gradient", GRID.checkpoints),
     conda:
         "../environment.yml"
     shell:

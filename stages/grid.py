@@ -53,9 +53,11 @@ class Grid:
     verified: str | None = None
 
     def method_files(self, method: str) -> list[str]:
-        """The method's file; nothing if there is none, which the train stage says better than Snakemake."""
+        """The method's file and those that it extends; nothing if there is none, which the train stage says better."""
         path = METHODS / f"{method}.yaml"
-        return [str(path)] if path.is_file() else []
+        if not path.is_file():
+            return []
+        return sorted({str(path), *(os.path.relpath(name) for name in written_in(compose([path])))})
 
     def launch(self, stage: str, name: str, *, resumes: bool = False, method: str = "", parts: int = 1) -> str:
         """What stands before a stage's command in a rule's shell: the launcher of jobs, or nothing for a direct call.
@@ -189,6 +191,8 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
     results = str(check_results_path(str(options.get("results", "results"))))
     if results.startswith("-"):
         results = f"./{results}"  # commands would take it for an option
+    if "{" in results or "}" in results:
+        raise ConfigError(f"brace in the results path {results!r}: choose a folder without it (a wildcard's mark)")
     path = EXPERIMENTS / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in EXPERIMENTS.glob("*.yaml"))) or "none"

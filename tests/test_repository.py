@@ -214,10 +214,14 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     return Plan(tmp_path_factory.mktemp("dag"))
 
 
-@pytest.mark.parametrize(("experiment", "runs"), [("quickstart", 2), ("laptop_grid", 12)])
-def test_a_dry_run_plans_one_training_per_method_and_seed(plan: Plan, experiment: str, runs: int) -> None:
+@pytest.mark.parametrize(
+    ("experiment", "runs", "tables", "figures"),
+    [("quickstart", 2, 3, 2), ("laptop_grid", 12, 11, 6), ("laptop_ablation", 18, 8, 5)],
+)
+def test_a_dry_run_plans_one_training_per_method_and_seed_and_every_named_product(
+    plan: Plan, experiment: str, runs: int, tables: int, figures: int
+) -> None:
     jobs = plan.jobs("--config", f"experiment={experiment}")
-    tables, figures = 3, 2
     assert jobs == {
         "prepare": 1,
         "evaluate_warm_start": 1,
@@ -278,6 +282,17 @@ def test_changed_code_trains_nothing_again_and_changed_configuration_does(
     assert plan.jobs("--config", "experiment=smoke") == {}
     os.utime(plan.folder / grid.experiment_file, (later, later))
     assert plan.jobs("--config", "experiment=smoke")["train"] == 2
+
+
+def test_a_methods_extended_files_count_as_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    grid = read_grid({"experiment": "laptop_ablation"})
+    assert grid.method_files("rised_no_teacher") == [
+        "configs/methods/rised.yaml",
+        "configs/methods/rised_no_teacher.yaml",
+    ]
+    assert grid.method_files("grpo_64") == ["configs/methods/grpo_64.yaml"]
+    assert grid.method_files("absent") == []
 
 
 def test_an_unknown_experiment_is_refused_with_the_known_ones(plan: Plan) -> None:
