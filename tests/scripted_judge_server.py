@@ -25,7 +25,7 @@ from typing import Any
 
 import httpx
 
-STARTED_WITHIN_S = 20.0
+STARTED_WITHIN_S = 90.0
 Behaviour = Mapping[str, Any]
 
 

@@ -43,10 +43,14 @@ _DECODING = (
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One rollout's tags. ``reply`` is None when nobody was asked, because the rollout is no evidence."""
+    """One rollout's tags. ``reply`` is None when nobody was asked, because the rollout is no evidence.
+
+    ``seconds``: from the first request to the last answer, without the wait for a free place.
+    """
 
     tags: tuple[Tag, ...]
     reply: JudgeReply | None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +97,22 @@ class LlmJudge:
         RubricError when the server refuses the key or the model, or answered too few of the rollouts; what came is
         in ``record`` all the same.
         """
-        self.record = JudgeRecord()
+        self.begin()
         started = time.monotonic()
         try:
             judgements = asyncio.run(self._judge_all(rollouts, progress))
         finally:
             self.record.counters.seconds += time.monotonic() - started
-        self._refuse_outage(judgements)
+        return self.conclude(judgements)
+
+    def begin(self) -> None:
+        """Start a record anew, for the next batch of rollouts."""
+        self.record = JudgeRecord()
+
+    def conclude(self, judgements: Sequence[Judgement]) -> list[Tag]:
+        """The tags of a batch, its replies put on record. RubricError when the server answered too few rollouts."""
+        self.record.replies = [judgement.reply for judgement in judgements if judgement.reply is not None]
+        self._refuse_outage()
         return [tag for judgement in judgements for tag in judgement.tags]
 
     @asynccontextmanager
@@ -121,18 +134,13 @@ class LlmJudge:
                     progress(done, len(rollouts))
                 return judgement
 
-            try:
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(judge(rollout)) for rollout in rollouts]
-            except* RubricError as errors:
-                raise errors.exceptions[0] from None
-        judgements = [task.result() for task in tasks]
-        self.record.replies = [judgement.reply for judgement in judgements if judgement.reply is not None]
-        return judgements
+            async with session.together() as group:
+                tasks = [group.create_task(judge(rollout)) for rollout in rollouts]
+        return [task.result() for task in tasks]
 
-    def _refuse_outage(self, judgements: Sequence[Judgement]) -> None:
+    def _refuse_outage(self) -> None:
         """A run whose judge is away would select at random for as long as nobody looks."""
-        replies = [judgement.reply for judgement in judgements if judgement.reply is not None]
+        replies = self.record.replies
         failed = [reply for reply in replies if reply.status in _UNANSWERED]
         if failed and len(failed) > self.settings.max_failed_share * len(replies):
             raise RubricError(
@@ -148,6 +156,16 @@ class JudgeSession:
     def __init__(self, judge: LlmJudge, client: ChatClient) -> None:
         self._judge, self._client = judge, client
         self._free = asyncio.Semaphore(judge.settings.concurrency)
+
+    @staticmethod
+    @asynccontextmanager
+    async def together() -> AsyncIterator[asyncio.TaskGroup]:
+        """Tasks that judge a batch: the first RubricError cancels the others and is raised as it is."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                yield group
+        except* RubricError as errors:
+            raise errors.exceptions[0] from None
 
     async def judge(self, rollout: Rollout) -> Judgement:
         """Tags of one rollout. Waits while as many requests are in flight as the settings allow.
@@ -165,7 +183,9 @@ class JudgeSession:
         async with self._free:
             shown = transcript(seen, settings.transcript_characters, settings.final_turns)
             messages = self._judge.prompt.messages(rollout.environment, rubrics, shown.text, len(seen.turns))
+            started = time.monotonic()
             outcome = await self._ask(messages, rubrics, len(seen.turns))
+            seconds = time.monotonic() - started
         counters.shortened += shown.shortened
         counters.statuses[outcome.status] += 1
         completion = outcome.completion
@@ -182,10 +202,11 @@ class JudgeSession:
             completion_tokens=completion.completion_tokens if completion else None,
         )
         if outcome.verdicts is None:
-            return Judgement(self._errors(rollout, rubrics, outcome.status, outcome.reason), reply)
+            return Judgement(self._errors(rollout, rubrics, outcome.status, outcome.reason), reply, seconds)
         counters.dropped_evidence += outcome.verdicts.dropped_evidence
         found = outcome.verdicts.by_rubric
-        return Judgement(tuple(self._tag(rollout, rubric, TagStatus.OK, found[rubric.id]) for rubric in rubrics), reply)
+        tags = tuple(self._tag(rollout, rubric, TagStatus.OK, found[rubric.id]) for rubric in rubrics)
+        return Judgement(tags, reply, seconds)
 
     async def _ask(self, messages: Messages, rubrics: Sequence[Rubric], turn_count: int) -> _Outcome:
         """Ask, and again with the reason while the reply is unreadable; one cut by its limit would be cut again."""
