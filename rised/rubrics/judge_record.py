@@ -13,13 +13,15 @@ class JudgeCounters:
     """Sums over the rollouts judged.
 
     ``calls``: requests that reached a server; ``retries``: those beyond a rollout's first after a failure of the
-    server; ``reasks``: those after an unreadable reply. ``seconds``: wall clock from the first rollout handed over to
-    the last tag, not of single calls.
+    server; ``reasks``: those after an unreadable reply. ``cached``: rollouts for which no request was made, an equal
+    question having been answered; tokens are those of requests. ``seconds``: wall clock from the first rollout handed
+    over to the last tag, not of single calls.
     """
 
     calls: int = 0
     retries: int = 0
     reasks: int = 0
+    cached: int = 0
     shortened: int = 0
     dropped_evidence: int = 0
     prompt_tokens: int = 0
@@ -59,6 +61,7 @@ class JudgeRecord:
             Metric(step, "judge/calls", float(c.calls), "count"),
             Metric(step, "judge/retries", float(c.retries), "count"),
             Metric(step, "judge/reasks", float(c.reasks), "count"),
+            Metric(step, "judge/cached", float(c.cached), "count"),
             Metric(step, "judge/shortened", float(c.shortened), "count"),
             Metric(step, "judge/dropped_evidence", float(c.dropped_evidence), "count"),
             Metric(step, "judge/prompt_tokens", float(c.prompt_tokens), "tokens"),

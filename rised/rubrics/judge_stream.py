@@ -80,7 +80,7 @@ class TagStream:
         self._call(self._waiting.put_nowait, None)
         self._outcome.result()
         ended = time.monotonic()
-        judgements = tuple(self._found[rollout.rollout_id] for rollout in rollouts)
+        judgements = tuple(self._judge.in_order([self._found[rollout.rollout_id] for rollout in rollouts]))
         counters = replace(self._judge.record.counters, seconds=ended - (self._first or ended))
         after_batch_s = packed_s((j.seconds for j in judgements), self._judge.settings.concurrency)
         return Streamed(judgements, counters, ended - asked, after_batch_s)
