@@ -121,8 +121,8 @@ def main() -> None:
             cached = f"rubrics.judge={judge}, cache: {folder / 'cache'}}}"
             kinds |= {f"streaming, cache {state}": [bench.run(state, cached)] for state in ("empty", "full")}
         print(
-            f"\n{count} rollouts a step in cohorts of {args.cohort}; a step without a judge model takes {plain_s:.1f} s, "
-            f"a reply {latency:.2f} s; {in_flight} are in flight at most.\n"
+            f"\n{count} rollouts a step in cohorts of {args.cohort}; a step without a judge model takes {plain_s:.1f} "
+            f"s, a reply {latency:.2f} s; {in_flight} are in flight at most.\n"
         )
         print("| tags | step | tag wait | share | estimate of the wait at the end | requests/s | cached |")
         print("| --- | --- | --- | --- | --- | --- | --- |")
