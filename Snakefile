@@ -2,6 +2,7 @@
 
     snakemake --cores 2                                  the quickstart experiment, from tasks to report
     snakemake --cores 2 --config experiment=laptop_grid  another file of configs/experiments
+    snakemake --cores 2 rubrics                          a vocabulary discovered in the experiment's rollouts
     snakemake --cores 1 report --config runs=DIR         only the analysis, from finished runs below DIR
     snakemake -n                                         the plan
 
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from snakemake.utils import min_version
 
+from rubric_discovery.planning import read_discovery
 from slurm.plan import Plan
 from stages.grid import read_grid
 
@@ -37,12 +39,14 @@ include: "stages/evaluate.smk"
 include: "stages/gradient.smk"
 include: "stages/retag.smk"
 include: "stages/analysis.smk"
+include: "rubric_discovery/rules.smk"
 
 
 localrules:
     all,
     data,
     runs,
+    rubrics,
     tables,
     figures,
     report,
@@ -62,6 +66,11 @@ rule data:
 rule runs:
     input:
         GRID.finished_runs,
+
+
+rule rubrics:
+    input:
+        DISCOVERY.path("freeze.yaml"),
 
 
 rule tables:
