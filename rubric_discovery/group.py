@@ -21,7 +21,7 @@ from rised.rubrics.vocabulary import Provenance, Skill
 from rubric_discovery.errors import DiscoveryError
 from rubric_discovery.prompts import load_prompt
 from rubric_discovery.records import Candidate, Screened, read_rows
-from rubric_discovery.strong_model import Request, ask, make_model
+from rubric_discovery.strong_model import Request, ask, asked_with, make_model
 from rubric_discovery.work import Step, Work, main_of, write_yaml
 
 PLACES = frozenset({"max_skills", "rubrics"})
@@ -110,7 +110,11 @@ def run(work: Work) -> Mapping[str, Any]:
     }
 
 
-STEP = Step("group", ("merged.parquet", "screen.parquet"), ("skills.yaml", "group_replies.parquet"), run)
+def sources(work: Work) -> dict[str, str]:
+    return asked_with(work.settings.strong_model, work.settings.prompts.group)
+
+
+STEP = Step("group", ("merged.parquet", "screen.parquet"), ("skills.yaml", "group_replies.parquet"), run, sources)
 
 if __name__ == "__main__":
     raise SystemExit(main_of(STEP, __doc__))

@@ -23,7 +23,7 @@ from rubric_discovery.errors import DiscoveryError
 from rubric_discovery.prompts import load_prompt
 from rubric_discovery.propose import OK
 from rubric_discovery.records import Candidate, Observation, read_rows, write_rows
-from rubric_discovery.strong_model import Request, ask, make_model
+from rubric_discovery.strong_model import Request, ask, asked_with, make_model
 from rubric_discovery.work import Step, Work, main_of
 
 PLACES = frozenset({"environment", "behaviours"})
@@ -181,7 +181,11 @@ def run(work: Work) -> Mapping[str, Any]:
     }
 
 
-STEP = Step("normalise", ("observations.parquet",), ("candidates.parquet", "normalise_replies.parquet"), run)
+def sources(work: Work) -> dict[str, str]:
+    return asked_with(work.settings.strong_model, work.settings.prompts.normalise)
+
+
+STEP = Step("normalise", ("observations.parquet",), ("candidates.parquet", "normalise_replies.parquet"), run, sources)
 
 if __name__ == "__main__":
     raise SystemExit(main_of(STEP, __doc__))

@@ -63,7 +63,7 @@ class Discovery:
         return f"Discovery {words}{note}"
 
     def command(self, step: str) -> str:
-        """A step's command, for a rule with ``config`` among its inputs: the launcher of jobs, if any, and the program."""
+        """A step's command, for a rule with ``config`` among its inputs: the launcher of jobs, if any, and it."""
         launcher = self.launcher("discovery", f"discovery-{step}")
         program = f"python -m rubric_discovery.{step} --config {{input.config:q}} {{params.options}}"
         return f"{launcher}{program} > {{log:q}} 2>&1"

@@ -22,7 +22,7 @@ from rised.rubrics.judge_transcript import transcript
 from rubric_discovery.errors import DiscoveryError
 from rubric_discovery.prompts import load_prompt
 from rubric_discovery.records import Observation, Pair, read_rows, write_rows
-from rubric_discovery.strong_model import Request, ask, make_model
+from rubric_discovery.strong_model import Request, ask, asked_with, make_model
 from rubric_discovery.work import Step, Work, main_of
 
 PLACES = frozenset({"environment", "success", "failure"})
@@ -147,7 +147,13 @@ def run(work: Work) -> Mapping[str, Any]:
     }
 
 
-STEP = Step("propose", ("sampled.parquet", "pairs.parquet"), ("observations.parquet", "propose_replies.parquet"), run)
+def sources(work: Work) -> dict[str, str]:
+    return asked_with(work.settings.strong_model, work.settings.prompts.propose)
+
+
+STEP = Step(
+    "propose", ("sampled.parquet", "pairs.parquet"), ("observations.parquet", "propose_replies.parquet"), run, sources
+)
 
 if __name__ == "__main__":
     raise SystemExit(main_of(STEP, __doc__))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,10 @@ Stratum = tuple[str, bool, int]
 
 
 def load_rollouts(work: Work) -> list[Rollout]:
-    """All training rollouts of the runs, or those of the shard; DiscoveryError if there is no source."""
+    """All training rollouts of the runs, or those of the shard; DiscoveryError if there is no source.
+
+    Runs of one experiment share rollout ids, so that the run's name goes before them.
+    """
     settings = work.settings
     runs = [*map(Path, settings.runs), *work.runs]
     if settings.rollouts is not None and not runs:
@@ -43,7 +47,10 @@ def load_rollouts(work: Work) -> list[Rollout]:
         reader = RunReader(run)
         if (run / "compacted.json").exists():
             raise DiscoveryError(f"{run} is compacted: behaviours are found in texts, which only the full run has")
-        found += from_table(reader.scan("rollouts"), str(run))
+        found += [
+            replace(rollout, rollout_id=f"{rollout.run}/{rollout.rollout_id}")
+            for rollout in from_table(reader.scan("rollouts"), str(run))
+        ]
     return found
 
 
@@ -114,7 +121,7 @@ def run(work: Work) -> Mapping[str, Any]:
     ids = Counter(rollout.rollout_id for rollout in rollouts)
     twice = [name for name, count in ids.items() if count > 1]
     if twice:
-        raise DiscoveryError(f"rollout {twice[0]!r} stands twice: the same run is named twice, or two runs share ids")
+        raise DiscoveryError(f"rollout {twice[0]!r} stands twice: is one run named twice?")
     found = strata(rollouts, settings.sample.checkpoints)
     chosen = {
         rollout.rollout_id: rollout

@@ -39,7 +39,7 @@ from rubric_discovery.leaks import leak, solution_tokens
 from rubric_discovery.normalise import rubric_of
 from rubric_discovery.records import Candidate, Screened, read_rows, write_rows
 from rubric_discovery.settings import ScreenSettings
-from rubric_discovery.strong_model import Answer, Request, ask, make_model
+from rubric_discovery.strong_model import Answer, Request, ask, asked_with, make_model
 from rubric_discovery.work import Step, Work, main_of
 
 SHOWN = {"positive": TagState.DEMONSTRATES, "negative": TagState.VIOLATES}
@@ -194,11 +194,16 @@ def run(work: Work) -> Mapping[str, Any]:
     }
 
 
+def sources(work: Work) -> dict[str, str]:
+    return asked_with(work.settings.tagging_model, work.settings.prompts.tag)
+
+
 STEP = Step(
     "screen",
     ("merged.parquet", "sampled.parquet"),
     ("tags_1.parquet", "tags_2.parquet", "screen_replies.parquet", "screen.parquet", "screen.md"),
     run,
+    sources,
 )
 
 if __name__ == "__main__":

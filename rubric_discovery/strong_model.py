@@ -24,7 +24,7 @@ from rised.records.types import TagStatus
 from rised.rubrics.base import RubricError
 from rised.rubrics.judge_client import KEPT_CHARACTERS, CallFailed, ChatClient, Completion
 from rised.rubrics.judge_endpoint import FORM, Replicas
-from rised.rubrics.judge_prompt import Messages
+from rised.rubrics.judge_prompt import REPOSITORY, Messages
 from rised.rubrics.judge_record import JudgeCounters
 from rised.rubrics.judge_reply import CUT, ReplyError
 from rubric_discovery import scripted_model
@@ -78,16 +78,19 @@ class ServerModel:
     """A language model behind an OpenAI-compatible server."""
 
     def __init__(self, settings: ServerModelSettings) -> None:
-        if not settings.endpoint:
-            raise DiscoveryError(f"strong_model.endpoint is missing: {FORM} (--set strong_model.endpoint=...)")
         self.settings = settings
         decoding = [settings.temperature, settings.seed, settings.max_reply_tokens, settings.extra_body]
         self.model_id = f"llm:{settings.model}@{settings.revision}:{_hash(decoding)[:8]}"
-        self._replicas = Replicas(settings.endpoint, settings.model, settings.rest_s, settings.wait_for_server_s)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Callable[[Request[Any], Messages, int], Any]]:
-        async with ChatClient(self.settings, self._replicas, JudgeCounters()) as client:
+        settings = self.settings
+        if not settings.endpoint:
+            raise DiscoveryError(
+                f"the endpoint of {settings.model} is missing: {FORM} (--set strong_model.endpoint=...)"
+            )
+        replicas = Replicas(settings.endpoint, settings.model, settings.rest_s, settings.wait_for_server_s)
+        async with ChatClient(settings, replicas, JudgeCounters()) as client:
 
             async def complete(request: Request[Any], messages: Messages, attempt: int) -> Completion:
                 return await client.complete(self.body(request, messages))
@@ -176,6 +179,12 @@ def make_model(settings: Any) -> Model:
     return MODELS[settings.type](settings)
 
 
+def asked_with(model: Any, prompt: str) -> dict[str, str]:
+    """Inputs of a step that asks: which model, by its settings, and which prompt file."""
+    file = Path(prompt) if Path(prompt).is_file() else REPOSITORY / prompt
+    return {"model": make_model(model).model_id, prompt: sha256_of(file) if file.is_file() else ""}
+
+
 def ask(work: Work, model: Model, requests: Sequence[Request[Value]]) -> list[Answer[Value]]:
     """Every request's answer, in their order; all replies are written to ``<step>_replies.parquet``.
 
@@ -187,8 +196,8 @@ def ask(work: Work, model: Model, requests: Sequence[Request[Value]]) -> list[An
     journal = Journal(work, requests[0].step, model.model_id)
     try:
         answers = asyncio.run(_ask_all(model, requests, journal))
-    except* RubricError as errors:
-        text = str(errors.exceptions[0]).replace("rubrics.judge.", "strong_model.")
+    except RubricError as error:
+        text = str(error).replace("rubrics.judge.", "strong_model.")
         raise DiscoveryError(text.replace("the judge's server", "the model's server")) from None
     finally:
         journal.close()
@@ -215,8 +224,12 @@ async def _ask_all(model: Model, requests: Sequence[Request[Value]], journal: Jo
             journal.add(answer.reply)
             return answer
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(request)) for request in requests]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(request)) for request in requests]
+        except BaseExceptionGroup as errors:
+            said = errors.subgroup(RubricError)
+            raise (errors if said is None else said.exceptions[0]) from None
     return [task.result() for task in tasks]
 
 
