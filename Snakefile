@@ -30,6 +30,7 @@ print(PLAN.summary(), end="", file=sys.stderr)
 wildcard_constraints:
     method="[a-z][a-z0-9_]*",
     seed="[0-9]+",
+    judge="[a-z0-9][a-z0-9_]*",
 
 
 include: "stages/prepare.smk"
@@ -38,6 +39,7 @@ include: "stages/train.smk"
 include: "stages/evaluate.smk"
 include: "stages/gradient.smk"
 include: "stages/retag.smk"
+include: "stages/audit_judge.smk"
 include: "stages/analysis.smk"
 include: "rubric_discovery/rules.smk"
 
