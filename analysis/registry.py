@@ -34,6 +34,7 @@ SECTIONS = (
     Section("learning-section", "Learning", "Learning, every seed", tables=("learning",)),
     Section("dynamics", "Dynamics", "Validation dynamics", figures=("figure2",)),
     Section("rubrics", "Rubrics", "Positive rubrics and performance", figures=("figure4",)),
+    Section("judges", "Judges", "Judges against detectors", tables=("audit",), figures=("audit",)),
     Section("time", "Step time", "Step time and cost", tables=("table9",)),
 )
 """The report's order."""

@@ -92,6 +92,8 @@ def _row(
     false_negatives = sum(b and not alike for _, b, alike in shown)
     negatives = sum(not a and not b for a, b, _ in shown)
     precision, recall = share(both, both + false_positives), share(both, both + false_negatives)
+    if name == ALL_RUBRICS:  # tags of one rollout are not independent, as Wilson's interval has them
+        precision, recall = Estimate(precision.value), Estimate(recall.value)
     numbers = {
         f"{key}{bound}": getattr(found, field)
         for key, found in (("precision", precision), ("recall", recall), ("kappa", kappa))
