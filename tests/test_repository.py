@@ -241,6 +241,28 @@ def test_a_correlation_experiment_measures_gradients_and_makes_the_tables_that_i
     )
 
 
+def test_the_vocabulary_is_discovered_in_the_runs_that_the_experiment_makes_or_that_are_named(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan.folder)
+    steps = ("sample", "propose", "normalise", "merge", "screen", "group", "freeze")
+    jobs = plan.jobs("rubrics", "--config", "experiment=quickstart")
+    assert jobs["train"] == 2 and all(jobs[f"discovery_{step}"] == 1 for step in steps)
+    assert "train" not in plan.jobs("rubrics", "--config", "discovery=recorded"), "its rollouts are a file"
+    (plan.folder / "elsewhere" / "rised" / "seed-0").mkdir(parents=True)
+    (plan.folder / "elsewhere" / "rised" / "seed-0" / "DONE").touch()
+    done = plan.snakemake("-n", "-p", "rubrics", "--config", "runs=elsewhere")
+    text = done.stdout + done.stderr
+    assert "--out results/discovery/quickstart --runs elsewhere/rised/seed-0 >" in text and "stages.train" not in text
+    done = plan.snakemake("-n", "--config", "discovery=unknown")
+    assert "there is no discovery 'unknown'" in done.stdout + done.stderr
+
+
+def test_every_judge_of_an_experiment_is_audited_on_every_run(plan: Plan) -> None:
+    jobs = plan.jobs("--config", "experiment=judge_audit")
+    assert (jobs["train"], jobs["audit_judge"]) == (1, 3)
+
+
 def test_a_table_that_has_no_module_is_refused_with_the_known_ones(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(plan.folder)
     (plan.folder / "configs" / "experiments" / "misnamed.yaml").write_text(
