@@ -37,6 +37,7 @@ SECTIONS = (
     Section(
         "rubrics", "Rubrics", "Rubrics and performance", tables=("table3", "table4"), figures=("figure4", "figure7")
     ),
+    Section("judges", "Judges", "Judges against detectors", tables=("audit",), figures=("audit",)),
     Section("time", "Step time", "Step time and cost", tables=("table9", "cost"), figures=("cost_curves",)),
     Section("setup", "Setup", "Data and configuration", tables=("table5", "table6")),
     Section("orsd", "ORSD", "ORSD", tables=("orsd_table1", "orsd_table2"), figures=("orsd_figure2", "orsd_figure3")),

@@ -113,6 +113,9 @@ class Plan:
             runs = [Path(pattern.format(method=m, seed=s)) for m in grid.methods for s in grid.seeds]
             to_do = sum(not run.exists() for run in runs)
             lines.append(Line(stage, len(runs), to_do, self.site.resources(stage), None))
+        if grid.audits:
+            to_do = sum(not Path(mark).exists() for mark in grid.audits)
+            lines.append(Line("audit_judge", len(grid.audits), to_do, self.site.resources("audit_judge"), None))
         judged = [line for line in lines if line.name.startswith("train ") and self._is_judged(line.name[6:])]
         if judged:
             waiting = [line.hours for line in judged if line.to_do and line.hours is not None]

@@ -21,6 +21,7 @@ from rised.outputs import AnalysisSettings
 
 EXPERIMENTS = Path("configs/experiments")
 METHODS = Path("configs/methods")
+JUDGES = Path("configs/judges")
 ANALYSIS = Path("analysis")
 ANALYSIS_TARGETS = frozenset({"tables", "figures", "report", "publish", "verify"})
 """Targets of the Snakefile that need finished runs and no training."""
@@ -33,7 +34,8 @@ class Grid:
 
     ``runs``: where finished runs are read from. ``extended_files``: documents that the experiment's file extends.
     ``tables``, ``figures``: modules of the analysis by name. ``gradient``, ``second_tags``: what is measured on
-    finished runs. ``checkpoints``: how many each run exports. ``verified``: a dataset from elsewhere, for ``verify``.
+    finished runs. ``audited_judges``: judges that are compared with the detectors on them. ``checkpoints``: how many
+    each run exports. ``verified``: a dataset from elsewhere, for ``verify``.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Grid:
     figures: tuple[str, ...]
     gradient: bool = False
     second_tags: bool = False
+    audited_judges: tuple[str, ...] = ()
     checkpoints: int = 1
     extended_files: tuple[str, ...] = ()
     executor: str = "direct"
@@ -134,6 +137,25 @@ class Grid:
         return f"{self.folder}/{{method}}/seed-{{seed}}/second_tags/DONE"
 
     @property
+    def audit_pattern(self) -> str:
+        return f"{self.folder}/{{method}}/seed-{{seed}}/audit/{{judge}}/DONE"
+
+    @property
+    def audits(self) -> list[str]:
+        """DONE of every audit of a run and a judge."""
+        return [
+            self.audit_pattern.format(method=method, seed=seed, judge=judge)
+            for judge in self.audited_judges
+            for method in self.methods
+            for seed in self.seeds
+        ]
+
+    def judge_files(self, judge: str) -> list[str]:
+        """The judge's file, and nothing if there is none: the audit says that better."""
+        path = JUDGES / f"{judge}.yaml"
+        return [str(path)] if path.is_file() else []
+
+    @property
     def measured(self) -> dict[str, str]:
         """Stage that measures something on finished runs -> pattern of its product."""
         stages = [
@@ -147,12 +169,16 @@ class Grid:
         """What tables and figures are made from: the finished runs, and what is measured on them."""
         if self.external_runs is not None:
             return []
-        return self.finished_runs + [
-            pattern.format(method=method, seed=seed)
-            for pattern in self.measured.values()
-            for method in self.methods
-            for seed in self.seeds
-        ]
+        return (
+            self.finished_runs
+            + [
+                pattern.format(method=method, seed=seed)
+                for pattern in self.measured.values()
+                for method in self.methods
+                for seed in self.seeds
+            ]
+            + self.audits
+        )
 
     @property
     def analysis(self) -> str:
@@ -214,6 +240,7 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         figures=_modules(document, "figures"),
         gradient=document.get("gradient") is not None,
         second_tags=document.get("second_tags") is True,
+        audited_judges=tuple((document.get("audit") or {}).get("judges") or ()),
         checkpoints=_checkpoints(document),
         extended_files=tuple(sorted({os.path.relpath(name) for name in written_in(tree)} - {str(path)})),
         executor=executor,

@@ -16,6 +16,7 @@ from rised.methods.registry import FOLDERS, known_types
 from rised.nano_policy import NanoPolicyConfig
 from rised.rubrics.judges import make_judge
 from rised.rubrics.vocabulary import load_vocabulary
+from rubric_discovery.settings import DiscoverySettings
 from stages.judge_replica import command as replica_command
 from stages.judge_replica import slices
 from stages.serve_judge import load_judge
@@ -27,12 +28,14 @@ METHODS = sorted(CONFIGS.glob("methods/*.yaml"))
 ENVIRONMENTS = sorted(CONFIGS.glob("environments/*.yaml"))
 MODELS = sorted(CONFIGS.glob("models/*.yaml"))
 JUDGES = sorted(CONFIGS.glob("judges/*.yaml"))
+DISCOVERIES = sorted(CONFIGS.glob("discovery/*.yaml"))
 COVERED = {
     *EXPERIMENTS,
     *METHODS,
     *ENVIRONMENTS,
     *MODELS,
     *JUDGES,
+    *DISCOVERIES,
     CONFIGS / "base.yaml",
     CONFIGS / "paper.yaml",
     CONFIGS / "nano_policy.yaml",
@@ -75,6 +78,14 @@ def test_every_experiment_loads_with_each_method_and_seed(path: Path) -> None:
             assert (run.method.name, run.seed, run.experiment) == (method, seed, path.stem)
             assert run.method.candidate_groups >= run.method.selected_groups
             assert set(run.environments) == set(experiment.environments)
+
+
+@pytest.mark.parametrize("path", DISCOVERIES, ids=names(DISCOVERIES))
+def test_every_discovery_loads_and_names_prompts_that_are_there(path: Path) -> None:
+    settings = load(DiscoverySettings, [path])
+    assert settings.discovery == path.stem
+    assert all(Path(file).is_file() for file in settings.prompts.model_dump().values())
+    assert classification_gaps(DiscoverySettings) == []
 
 
 @pytest.mark.parametrize(("path", "method", "seed"), RUNS)

@@ -186,7 +186,8 @@ class Plan:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in ("stages", "configs", "profiles", "rised/config", "analysis/tables", "analysis/figures"):
+        folders = ("stages", "configs", "profiles", "rised/config", "analysis/tables", "analysis/figures")
+        for name in (*folders, "rubric_discovery"):
             shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("Snakefile", "environment.yml", "rised/__init__.py", "rised/outputs.py"):
             shutil.copy2(REPOSITORY / name, folder / name)
@@ -244,6 +245,28 @@ def test_a_correlation_experiment_measures_gradients_and_makes_the_tables_that_i
         "python -m analysis.tables.table7 " in text
         and "--tables table7 learning table9 --figures transfer figure2" in text
     )
+
+
+def test_the_vocabulary_is_discovered_in_the_runs_that_the_experiment_makes_or_that_are_named(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan.folder)
+    steps = ("sample", "propose", "normalise", "merge", "screen", "group", "freeze")
+    jobs = plan.jobs("rubrics", "--config", "experiment=quickstart")
+    assert jobs["train"] == 2 and all(jobs[f"discovery_{step}"] == 1 for step in steps)
+    assert "train" not in plan.jobs("rubrics", "--config", "discovery=recorded"), "its rollouts are a file"
+    (plan.folder / "elsewhere" / "rised" / "seed-0").mkdir(parents=True)
+    (plan.folder / "elsewhere" / "rised" / "seed-0" / "DONE").touch()
+    done = plan.snakemake("-n", "-p", "rubrics", "--config", "runs=elsewhere")
+    text = done.stdout + done.stderr
+    assert "--out results/discovery/quickstart --runs elsewhere/rised/seed-0 >" in text and "stages.train" not in text
+    done = plan.snakemake("-n", "--config", "discovery=unknown")
+    assert "there is no discovery 'unknown'" in done.stdout + done.stderr
+
+
+def test_every_judge_of_an_experiment_is_audited_on_every_run(plan: Plan) -> None:
+    jobs = plan.jobs("--config", "experiment=judge_audit")
+    assert (jobs["train"], jobs["audit_judge"]) == (1, 3)
 
 
 def test_a_table_that_has_no_module_is_refused_with_the_known_ones(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +332,7 @@ def test_the_dags_own_linter_finds_nothing(plan: Plan) -> None:
 
 def test_every_rule_that_runs_a_program_has_a_message_a_log_and_a_benchmark() -> None:
     bare = []
-    for path in sorted((REPOSITORY / "stages").glob("*.smk")):
+    for path in [*sorted((REPOSITORY / "stages").glob("*.smk")), REPOSITORY / "rubric_discovery" / "rules.smk"]:
         for rule in re.split(r"^rule ", path.read_text(), flags=re.MULTILINE)[1:]:
             name = rule.partition(":")[0]
             if re.search(r"^    (shell|script|run):", rule, re.MULTILINE):
