@@ -105,6 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
         time.sleep(behaviour.get("after_s", 0))
         kind = behaviour["kind"]
         if kind == "discovery" or (kind == "ok" and _schema_name(body) != "tags"):
+            sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # before tests/rubric_discovery
             from rubric_discovery.scripted_model import answer
 
             self._complete(answer(_schema_name(body), body["messages"]), "stop")
