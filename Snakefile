@@ -4,6 +4,7 @@
     snakemake --cores 2 --config experiment=laptop_grid  another file of configs/experiments
     snakemake --cores 2 rubrics                          a vocabulary discovered in the experiment's rollouts
     snakemake --cores 1 report --config runs=DIR         only the analysis, from finished runs below DIR
+    snakemake --cores 1 publish                          the runs as a dataset with its card; `verify` checks one
     snakemake -n                                         the plan
 
 The software of every rule is the environment of environment.yml (`conda env create -f environment.yml`, then
@@ -33,6 +34,7 @@ wildcard_constraints:
     judge="[a-z0-9][a-z0-9_]*",
 
 
+include: "stages/kept.smk"
 include: "stages/prepare.smk"
 include: "stages/warm_start.smk"
 include: "stages/train.smk"
@@ -41,6 +43,7 @@ include: "stages/gradient.smk"
 include: "stages/retag.smk"
 include: "stages/audit_judge.smk"
 include: "stages/analysis.smk"
+include: "stages/publish.smk"
 include: "rubric_discovery/rules.smk"
 
 

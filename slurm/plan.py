@@ -60,8 +60,11 @@ class Plan:
         every = (document.get("validation") or {}).get("every", 20)
         return cls(grid, site, document.get("estimate") or {}, int(document.get("updates", 0)), int(every))
 
-    def resources(self, stage: str) -> dict[str, int | str]:
-        """A rule's resources, for those who limit them (``--resources gpus=64``); the driver itself needs none."""
+    def resources(self, stage: str, parts: int = 1) -> dict[str, int | str]:
+        """A rule's resources, ``parts`` of a job array together; the driver itself needs none.
+
+        For those who limit them: ``--resources gpus=64``.
+        """
         wanted = self._wanted(stage)
         if self.site is None or wanted is None:
             return {}
@@ -69,7 +72,7 @@ class Plan:
             "nodes": wanted.nodes,
             "tasks_per_node": wanted.tasks_per_node,
             "cpus_per_task": wanted.cpus_per_task,
-            "gpus": wanted.nodes * wanted.gpus_per_node,
+            "gpus": wanted.nodes * wanted.gpus_per_node * min(parts, self.site.array_parallelism),
             "runtime": wanted.time_min,
         }
         for key in ("partition", "qos", "constraint"):

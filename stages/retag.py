@@ -24,6 +24,7 @@ from rised.records.layout import DONE, SECOND_TAGS
 from rised.records.schemas import from_table, to_table
 from rised.records.shards import RunReader
 from rised.rubrics.judges import make_judge
+from rised.rubrics.settings import JudgeSettings, LlmJudgeSettings
 from rised.rubrics.vocabulary import load_vocabulary
 from stages.cli import add_common, run_stage
 from stages.loop import VALIDATION
@@ -53,6 +54,11 @@ def steps_to_tag(reader: RunReader, window: int) -> dict[int, tuple[str, ...]]:
     return {step: tuple(kind for kind in KINDS if kind in needed[step]) for step in sorted(needed)}
 
 
+def asked_anew(settings: JudgeSettings) -> JudgeSettings:
+    """The judge without its cache, from which the second pass would be the first."""
+    return settings.model_copy(update={"cache": None}) if isinstance(settings, LlmJudgeSettings) else settings
+
+
 def retag(config: RunConfig, run: Path) -> None:
     """Tag again what is not yet.
 
@@ -66,7 +72,7 @@ def retag(config: RunConfig, run: Path) -> None:
             "validation.tags is false: this run's validation was not tagged once, so there is no second time"
         )
     refuse_other_run(config, run)
-    judge = make_judge(config.rubrics.judge, load_vocabulary(Path(config.rubrics.vocabulary)))
+    judge = make_judge(asked_anew(config.rubrics.judge), load_vocabulary(Path(config.rubrics.vocabulary)))
     needed = steps_to_tag(reader, config.rubrics.window_steps)
     with RunDirectory(run / SECOND_TAGS) as out:
         out.recover()

@@ -54,6 +54,7 @@ from stages.progress import RunProgress
 from stages.provenance import code_hash, refuse_other_basis, refuse_other_inputs, run_header, validation_basis
 from stages.ranks import Ranks
 from stages.setup import load_run, panel, read_tasks
+from stages.tagging import play_and_tag
 from stages.workers import WorkerGroup
 
 
@@ -116,12 +117,10 @@ class Trainer:
             self.run_name,
         )
         with self.run.step(number, expected={"rollouts": len(plans)}) as step:
-            progress.phase("rollouts")
-            rollouts, collected = self.workers.collect(plans, config.rollout)
-            rollout_s = time.perf_counter() - started
-            progress.phase("tags")
-            tags, judged = self._tag(rollouts) if self.tags_rollouts else ([], JudgeRecord())
-            tag_s = time.perf_counter() - started - rollout_s
+            judge = self.judge if self.tags_rollouts else None
+            batch = play_and_tag(self.workers, judge, plans, config.rollout, progress.phase)
+            rollouts, tags, judged = batch.rollouts, batch.tags, batch.judged
+            rollout_s = time.perf_counter() - started - batch.tag_wait_s
             groups = prompt_groups(rollouts, tags)
             selections = self.method.select(groups, number, config.seed)
             chosen = {s.group_id: s.order for s in selections if s.selected}
@@ -143,7 +142,7 @@ class Trainer:
             step.write("selections", to_table(selections, "selections"))
             parts = {
                 "rollout_wait": rollout_s,
-                "tag_wait": tag_s,
+                "tag_wait": batch.tag_wait_s,
                 "reference": report.timings.reference_s,
                 "teacher": report.timings.teacher_s,
                 "actor": report.timings.actor_s,
@@ -159,7 +158,8 @@ class Trainer:
                 self.workers.learner.export_hf(step.folder(checkpoint=True), self.workers.policy.tokenizer)
                 step.add_files(checkpoint=True)
             step.write("metrics", to_table(metrics, "metrics"))
-            timings = _timings(number, parts, collected) + judged.timings(number, self.judge.judge_id)
+            timings = _timings(number, parts, batch.timings, self.workers.ranks.layout.size)
+            timings += judged.timings(number, self.judge.judge_id)
             step.write("timings", to_table(timings, "timings"))
             step.commit({"code": self.code} | self._several_processes())
         return metrics, parts
@@ -182,9 +182,10 @@ class Trainer:
                 "(python -m stages.evaluate ... --again)"
             )
         metrics = validation_metrics(rollouts, 0)
+        tags = self.judge.tag(rollouts) if self.config.validation.tags else []
         with self.run.step(0, expected={VALIDATION: len(rollouts)}) as step:
             step.write(VALIDATION, to_table(rollouts, "rollouts"))
-            metrics += self._tag_validation(rollouts, step)
+            metrics += self._write_validation_tags(step, tags, self.judge.record)
             step.write("metrics", to_table(metrics, "metrics"))
             self.write_state(step)
             step.commit()
@@ -196,25 +197,24 @@ class Trainer:
         return {"learner_ranks": count} if count > 1 else {}
 
     def _validate(self, number: int, step: Step, progress: RunProgress) -> list[Metric]:
-        progress.phase("validation")
         plans = validation_plans(self.config, self.validation_panels, number, self.run_name)
         step.expect(VALIDATION, len(plans))
-        rollouts, _ = self.workers.collect(plans, validation_rollout(self.config))
-        step.write(VALIDATION, to_table(rollouts, "rollouts"))
-        return validation_metrics(rollouts, number) + self._tag_validation(rollouts, step)
+        judge = self.judge if self.config.validation.tags else None
+        batch = play_and_tag(
+            self.workers, judge, plans, validation_rollout(self.config), lambda _: progress.phase("validation")
+        )
+        step.write(VALIDATION, to_table(batch.rollouts, "rollouts"))
+        metrics = validation_metrics(batch.rollouts, number)
+        return metrics + self._write_validation_tags(step, batch.tags, batch.judged)
 
-    def _tag_validation(self, rollouts: Sequence[Rollout], step: Step) -> list[Metric]:
-        """Tag the step's validation rollouts if the configuration asks for it; nothing of the run depends on it."""
+    def _write_validation_tags(self, step: Step, tags: Sequence[Tag], judged: JudgeRecord) -> list[Metric]:
+        """Of a configuration that asks for them; nothing of the run depends on them."""
         if not self.config.validation.tags:
             return []
-        tags, judged = self._tag(rollouts)
         if tags:
             step.write("validation_tags", to_table(tags, "tags"), judge=self.judge.judge_id)
         self._write_replies(step, judged)
         return tag_metrics("validation_tags", tags, step.number)
-
-    def _tag(self, rollouts: Sequence[Rollout]) -> tuple[list[Tag], JudgeRecord]:
-        return self.judge.tag(rollouts), self.judge.record
 
     def _write_replies(self, step: Step, judged: JudgeRecord) -> None:
         """What the judge said word for word, if it is one that speaks."""
@@ -222,12 +222,13 @@ class Trainer:
             step.write("judge_replies", to_table(judged.replies, "judge_replies"), self.judge.judge_id)
 
 
-def _timings(step: int, parts: Mapping[str, float], collected: CollectTimings) -> list[Timing]:
+def _timings(step: int, parts: Mapping[str, float], collected: CollectTimings, processes: int) -> list[Timing]:
     rows = [Timing(step, f"time/{name}", seconds, "s") for name, seconds in parts.items()]
     for name in ("generation_s", "environment_s", "environment_wait_s"):
         rows.append(Timing(step, f"rollout/{name.removesuffix('_s')}", getattr(collected, name), "s"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     rows.append(Timing(step, "process/peak_memory", peak, "MiB"))
+    rows.append(Timing(step, "process/count", float(processes), "count"))
     return rows
 
 

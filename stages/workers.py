@@ -1,16 +1,18 @@
 """The worker group of a run: every process holds the policy, some play episodes, some learn, the first one drives.
 
 The driver calls :meth:`WorkerGroup.collect` and :meth:`WorkerGroup.update` as if it were alone; the other processes
-stand in :meth:`WorkerGroup.follow` and do their share of each. How episodes are cut into batches does not depend on
-the number of processes, so that the same weights give the same rollouts to the last bit; the gradient's sums differ in
-their last bits.
+stand in :meth:`WorkerGroup.follow` and do their share of each; who plays an episode also has it judged. How episodes
+are cut into batches does not depend on the number of processes, so that the same weights give the same rollouts to the
+last bit; the gradient's sums differ in their last bits.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -23,12 +25,28 @@ from rised.learner.types import TrainingSequence, UpdateReport
 from rised.methods.streams import LossTerm
 from rised.models.loading import load_policy
 from rised.records.types import Rollout
-from rised.rollouts.episodes import CollectTimings, Progress, collect
+from rised.rollouts.episodes import CollectTimings, OnRollout, Progress, collect
 from rised.rollouts.plans import EpisodePlan, share_of
 from rised.rollouts.settings import RolloutSettings
+from rised.rubrics.base import RubricError
+from rised.rubrics.judge_llm import Judgement, LlmJudge
+from rised.rubrics.judge_record import JudgeCounters
+from rised.rubrics.judge_stream import Streamed, TagStream
+from rised.rubrics.settings import LlmJudgeSettings
+from rised.rubrics.vocabulary import load_vocabulary
 from stages.policy import Policy, open_policy
 from stages.ranks import Order, Ranks
 from stages.setup import open_pool
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A process's share of a batch. ``judged``: where it was judged meanwhile; ``error``: what ended that."""
+
+    rollouts: list[Rollout]
+    timings: CollectTimings
+    judged: Streamed | None = None
+    error: RubricError | None = None
 
 
 class WorkerGroup:
@@ -42,6 +60,7 @@ class WorkerGroup:
         if self._learner is None and config.learner.threads is not None:
             torch.set_num_threads(config.learner.threads)
         self._pool: Any = None
+        self._judge: LlmJudge | None = None
         self._stack = ExitStack()
 
     def _make_learner(self, config: RunConfig) -> Learner:
@@ -83,9 +102,34 @@ class WorkerGroup:
 
         ``on_progress`` hears of this process's own episodes only.
         """
-        found = self._everywhere("collect", tuple(plans), settings, mine=(on_progress,))
-        by_id = {rollout.rollout_id: rollout for rollouts, _ in found for rollout in rollouts}
-        timings = [timing for _, timing in found]
+        return self._whole(plans, self._everywhere("collect", tuple(plans), settings, mine=(on_progress,)))
+
+    def collect_judged(
+        self, plans: Sequence[EpisodePlan], settings: RolloutSettings
+    ) -> tuple[list[Rollout], CollectTimings, Streamed]:
+        """The same, each rollout judged by the process that played it, the moment its episode ended.
+
+        Judgements in the order of the plans. RubricError when the judge's server refuses the key or the model.
+        """
+        found: list[Played] = self._everywhere("collect_judged", tuple(plans), settings)
+        for played in found:
+            if played.error is not None:
+                raise played.error
+        rollouts, timings = self._whole(plans, found)
+        counters = JudgeCounters()
+        by_id: dict[str, Judgement] = {}
+        shares = [(played, played.judged) for played in found if played.judged is not None]
+        for played, judged in shares:
+            counters.add(judged.counters)
+            by_id |= {r.rollout_id: j for r, j in zip(played.rollouts, judged.judgements, strict=True)}
+        last = max(played.timings.wall_s + judged.wait_s for played, judged in shares)
+        judgements = tuple(by_id[rollout.rollout_id] for rollout in rollouts)
+        after_batch_s = max(judged.after_batch_s for _, judged in shares)
+        return rollouts, timings, Streamed(judgements, counters, last - timings.wall_s, after_batch_s)
+
+    def _whole(self, plans: Sequence[EpisodePlan], found: Sequence[Played]) -> tuple[list[Rollout], CollectTimings]:
+        by_id = {rollout.rollout_id: rollout for played in found for rollout in played.rollouts}
+        timings = [played.timings for played in found]
         slowest = max(timings, key=lambda timing: timing.wall_s)
         total = CollectTimings(
             wall_s=slowest.wall_s,
@@ -126,6 +170,7 @@ class WorkerGroup:
         ways: dict[str, Callable[..., Any]] = {
             "system_prompts": self._system_prompts,
             "collect": self._collect,
+            "collect_judged": self._collect_judged,
             "update": self._update,
             "load_state": self._load_state,
         }
@@ -137,15 +182,42 @@ class WorkerGroup:
         return {name: self._pool.system_prompt(name) for name in self.config.environments}
 
     def _collect(
-        self, plans: Sequence[EpisodePlan], settings: RolloutSettings, on_progress: Progress | None = None
-    ) -> tuple[list[Rollout], CollectTimings]:
+        self,
+        plans: Sequence[EpisodePlan],
+        settings: RolloutSettings,
+        on_progress: Progress | None = None,
+        on_rollout: OnRollout | None = None,
+    ) -> Played:
         timings = CollectTimings()
         if self._pool is None:
-            return [], timings
+            return Played([], timings)
         players = self.ranks.layout.players
         share = share_of(plans, settings.cohort_size, players.index(self.ranks.rank), len(players))
-        policy = self.policy
-        return collect(share, policy.engine, policy.rendering, self._pool, settings, on_progress, timings), timings
+        engine, rendering = self.policy.engine, self.policy.rendering
+        return Played(
+            collect(share, engine, rendering, self._pool, settings, on_progress, timings, on_rollout), timings
+        )
+
+    def _collect_judged(self, plans: Sequence[EpisodePlan], settings: RolloutSettings) -> Played:
+        """An error of the judge is an answer here: the driver ends the run with it, not a lost process."""
+        if self._pool is None:
+            return self._collect(plans, settings)
+        try:
+            with TagStream(self._own_judge()) as stream:
+                played = self._collect(plans, settings, on_rollout=stream.add)
+                return replace(played, judged=stream.finish(played.rollouts))
+        except RubricError as error:
+            return Played([], CollectTimings(), error=error)
+
+    def _own_judge(self) -> LlmJudge:
+        """This process's client; the requests that a run may have in flight are shared out."""
+        if self._judge is None:
+            rubrics = self.config.rubrics
+            assert isinstance(rubrics.judge, LlmJudgeSettings)
+            share = math.ceil(rubrics.judge.concurrency / len(self.ranks.layout.players))
+            settings = rubrics.judge.model_copy(update={"concurrency": share})
+            self._judge = LlmJudge(settings, load_vocabulary(Path(rubrics.vocabulary)))
+        return self._judge
 
     def _update(self, sequences: Sequence[TrainingSequence]) -> UpdateReport | None:
         report = None if self._learner is None else self._learner.update(sequences, self.terms)

@@ -5,7 +5,8 @@
 Each chat completion takes the next behaviour of the script (``ok`` when it is used up). ``ok`` is a valid reply to the
 schema of the request: the first rubric shown in turn 0, all others absent; ``discovery`` answers as the scripted
 stand-in of rubric discovery does, and so does ``ok`` for a schema that is none of tags. Run with ``--unready FILE`` it
-is healthy only while that file is missing; with ``--doomed FILE`` it ends at once while that file exists.
+is healthy only while that file is missing; with ``--doomed FILE`` it ends at once while that file exists. ``--latency``
+is how long an unscripted reply takes, in seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 
 import httpx
 
-STARTED_WITHIN_S = 20.0
+STARTED_WITHIN_S = 90.0
 Behaviour = Mapping[str, Any]
 
 
@@ -62,6 +63,7 @@ def _schema_name(body: Mapping[str, Any]) -> str:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     unready: Path | None = None
+    latency_s = 0.0
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -88,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, json.dumps({"detail": "Not Found"}))
             return
         with STATE.lock:
-            behaviour = STATE.script.pop(0) if STATE.script else {"kind": "ok"}
+            behaviour = STATE.script.pop(0) if STATE.script else {"kind": "ok", "after_s": self.latency_s}
             headers = {name.lower(): value for name, value in self.headers.items()}
             STATE.requests.append({"body": body, "headers": headers})
             STATE.in_flight += 1
@@ -165,8 +167,8 @@ def command(*options: str) -> list[str]:
 class ScriptedServer:
     """One server process. A context manager: the process ends with it."""
 
-    def __init__(self, port: int | None = None) -> None:
-        self.port = port or free_port()
+    def __init__(self, port: int | None = None, latency_s: float = 0.0) -> None:
+        self.port, self.latency_s = port or free_port(), latency_s
         self._process: subprocess.Popen[bytes] | None = None
         self._client = httpx.Client(trust_env=False, timeout=10)
 
@@ -188,6 +190,7 @@ class ScriptedServer:
 
     def start(self) -> None:
         words = [sys.executable, str(Path(__file__).resolve()), "--port", str(self.port)]
+        words += ["--latency", str(self.latency_s)]
         self._process = subprocess.Popen(words)
         wait_until(self.healthy)
 
@@ -228,12 +231,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--latency", type=float, default=0.0)
     parser.add_argument("--unready", type=Path)
     parser.add_argument("--doomed", type=Path)
     args = parser.parse_args(arguments)
     if args.doomed is not None and args.doomed.exists():
         sys.exit("CUDA out of memory: this server is doomed")
-    _Handler.unready = args.unready
+    _Handler.unready, _Handler.latency_s = args.unready, args.latency
     ThreadingHTTPServer.request_queue_size = 128
     server = ThreadingHTTPServer((args.host, args.port), _Handler)
     server.daemon_threads = True

@@ -195,6 +195,21 @@ SCHEMAS: dict[str, pa.Schema] = {
     ),
 }
 
+SCHEMAS["tag_counts"] = _schema(
+    "tag_counts",
+    1,
+    [
+        _field("step", _INT),
+        _field("environment", _TEXT),
+        _field("rubric_id", _TEXT),
+        _field("judge", _TEXT),
+        _field("demonstrates", _INT),
+        _field("violates", _INT),
+        _field("absent", _INT),
+        _field("error", _INT),
+    ],
+)
+"""Training tags as counts of rollouts: what a compacted run keeps for the analysis beside the tags themselves."""
 SCHEMAS["judge_audits"] = _schema(
     "judge_audits",
     1,

@@ -118,7 +118,10 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """One judge's verdict on one rubric in one rollout. ``state`` is None exactly when ``status`` is not ok."""
+    """One judge's verdict on one rubric in one rollout. ``state`` is None exactly when ``status`` is not ok.
+
+    ``cached``: no request was made for this rollout, the reply to an equal question being known.
+    """
 
     rollout_id: str
     rubric_id: str

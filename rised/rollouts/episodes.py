@@ -27,6 +27,9 @@ COHORTS_AT_ONCE = 3
 Progress = Callable[[int, int], None]
 """Called with the number of finished episodes and of all."""
 
+OnRollout = Callable[[Rollout], None]
+"""Called with each rollout once, soon after its episode ends; in an order that depends on timing."""
+
 
 @dataclass
 class CollectTimings:
@@ -48,8 +51,11 @@ def collect(
     settings: RolloutSettings,
     on_progress: Progress | None = None,
     timings: CollectTimings | None = None,
+    on_rollout: OnRollout | None = None,
 ) -> list[Rollout]:
     """Play every plan to its end; one rollout per plan, in the order of ``plans``, whatever goes wrong in between.
+
+    ``on_rollout`` is called between two batches and should return at once; what it raises ends the collection.
 
     Reward and success are the environment's. Running out of turns is a failure by the benchmarks' rules (reward 0);
     running out of the token budget is ours and leaves the reward invalid (success False), as do environment errors and
@@ -60,6 +66,14 @@ def collect(
     episodes = [Episode(plan, settings.max_episode_tokens) for plan in plans]
     waiting = [_Cohort(slots, episodes, engine, rendering, pool, settings) for slots in _in_turn(plans, settings)]
     waiting.reverse()
+    ended: dict[int, Rollout] = {}
+
+    def hand_out(slots: Sequence[int]) -> None:
+        for slot in slots:
+            ended[slot] = episodes[slot].rollout()
+            if on_rollout is not None:
+                on_rollout(ended[slot])
+
     in_environment: dict[Future[float], _Cohort] = {}
     with ThreadPoolExecutor(max_workers=1) as environment_thread:
         while waiting or in_environment:
@@ -72,20 +86,23 @@ def collect(
             for future in sorted(done, key=lambda future: in_environment[future].slots[0]):
                 cohort = in_environment.pop(future)
                 timings.environment_s += future.result()
+                hand_out([slot for slot in cohort.ended if slot not in ended])
                 started = time.perf_counter()
                 actions = cohort.generate()
                 timings.generation_s += time.perf_counter() - started
+                cut = [slot for slot in cohort.ended if slot not in ended]
                 if actions:
                     in_environment[environment_thread.submit(cohort.step, actions)] = cohort
                 else:
                     environment_thread.submit(cohort.release)
+                hand_out(cut)
                 if on_progress is not None:
                     on_progress(sum(not episode.live for episode in episodes), len(episodes))
     pool.release(range(len(episodes)))
     timings.wall_s += time.perf_counter() - begun
     timings.tokens_fed += engine.tokens_fed - fed
     timings.tokens_generated += engine.tokens_generated - generated
-    return [episode.rollout() for episode in episodes]
+    return [ended[slot] for slot in range(len(episodes))]
 
 
 def _in_turn(plans: Sequence[EpisodePlan], settings: RolloutSettings) -> list[list[int]]:
@@ -122,6 +139,11 @@ class _Cohort:
     @property
     def _live(self) -> list[int]:
         return [slot for slot in self.slots if self._episodes[slot].live]
+
+    @property
+    def ended(self) -> list[int]:
+        """Slots whose episodes are over; to be read while no step of this cohort runs in the environment thread."""
+        return [slot for slot in self.slots if not self._episodes[slot].live]
 
     def reset(self) -> float:
         """Begin all episodes; returns the seconds it took. Runs in the environment thread, as :meth:`step` does."""
@@ -191,4 +213,4 @@ class _Cohort:
 
     def release(self) -> None:
         """Give the environments of ended episodes back; in the environment thread."""
-        self._pool.release([slot for slot in self.slots if not self._episodes[slot].live])
+        self._pool.release(self.ended)

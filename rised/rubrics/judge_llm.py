@@ -15,13 +15,16 @@ import hashlib
 import json
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from rised.records.layout import judge_folder
 from rised.records.types import JudgeReply, Rollout, Tag, TagStatus
 from rised.rubrics.base import ABSENT, Progress, RubricError, Verdict
 from rised.rubrics.evidence import executed, unjudgeable
+from rised.rubrics.judge_cache import JudgeCache
 from rised.rubrics.judge_client import KEPT_CHARACTERS, CallFailed, ChatClient, Completion, read_key
 from rised.rubrics.judge_endpoint import FORM, Replicas
 from rised.rubrics.judge_prompt import Messages, load_prompt
@@ -43,10 +46,17 @@ _DECODING = (
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One rollout's tags. ``reply`` is None when nobody was asked, because the rollout is no evidence."""
+    """One rollout's tags. ``reply`` is None when nobody was asked, because the rollout is no evidence.
+
+    ``seconds``: from the first request to the last answer, without the wait for a free place. ``key``: of what was
+    asked, None without a cache; ``cached``: no request was made, the reply to an equal question being known.
+    """
 
     tags: tuple[Tag, ...]
     reply: JudgeReply | None
+    seconds: float = 0.0
+    key: bytes | None = None
+    cached: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,8 @@ class _Outcome:
     raw: str
     completion: Completion | None = None
     verdicts: Verdicts | None = None
+    seconds: float = 0.0
+    cached: bool = False
 
 
 class LlmJudge:
@@ -76,6 +88,8 @@ class LlmJudge:
         self.prompt = load_prompt(settings.prompt)
         self.judge_id = judge_id(settings, vocabulary, self.prompt.version)
         self.record = JudgeRecord()
+        self.cache = JudgeCache(Path(settings.cache) / judge_folder(self.judge_id)) if settings.cache else None
+        self._identity = [settings.model, settings.revision, self.prompt.hash, vocabulary.hash, decoding(settings)]
         self._replicas = Replicas(settings.endpoint, settings.model, settings.rest_s, settings.wait_for_server_s)
         self._rubrics: dict[str, tuple[Rubric, ...]] = {}
 
@@ -93,21 +107,45 @@ class LlmJudge:
         RubricError when the server refuses the key or the model, or answered too few of the rollouts; what came is
         in ``record`` all the same.
         """
-        self.record = JudgeRecord()
+        self.begin()
         started = time.monotonic()
         try:
             judgements = asyncio.run(self._judge_all(rollouts, progress))
         finally:
             self.record.counters.seconds += time.monotonic() - started
-        self._refuse_outage(judgements)
+        return self.conclude(judgements)
+
+    def begin(self) -> None:
+        """Start a record anew, for the next batch of rollouts."""
+        self.record = JudgeRecord()
+
+    def conclude(self, judgements: Sequence[Judgement]) -> list[Tag]:
+        """The tags of a batch, its replies put on record. RubricError when the server answered too few rollouts.
+
+        In a run of several processes it is one that concludes, and so keeps the cache tidy.
+        """
+        if self.cache is not None:
+            self.cache.tidy()
+        self.record.replies = [judgement.reply for judgement in judgements if judgement.reply is not None]
+        self._refuse_outage()
         return [tag for judgement in judgements for tag in judgement.tags]
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[JudgeSession]:
         """Judge single rollouts, for example each the moment it ends, within the event loop that opens this."""
         self._replicas.hope_again()
-        async with ChatClient(self.settings, self._replicas, self.record.counters) as client:
-            yield JudgeSession(self, client)
+        if self.cache is not None:
+            self.cache.refresh()
+        try:
+            async with ChatClient(self.settings, self._replicas, self.record.counters) as client:
+                yield JudgeSession(self, client)
+        finally:
+            if self.cache is not None:
+                self.cache.flush()
+
+    def key(self, messages: Messages, turn_count: int) -> bytes:
+        """SHA-256 of all that a reply follows from: the judge's identity, whole, and what is asked."""
+        return _digest([self._identity, messages, turn_count])
 
     async def _judge_all(self, rollouts: Sequence[Rollout], progress: Progress | None) -> list[Judgement]:
         done = 0
@@ -121,18 +159,30 @@ class LlmJudge:
                     progress(done, len(rollouts))
                 return judgement
 
-            try:
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(judge(rollout)) for rollout in rollouts]
-            except* RubricError as errors:
-                raise errors.exceptions[0] from None
-        judgements = [task.result() for task in tasks]
-        self.record.replies = [judgement.reply for judgement in judgements if judgement.reply is not None]
-        return judgements
+            async with session.together() as group:
+                tasks = [group.create_task(judge(rollout)) for rollout in rollouts]
+        return self.in_order([task.result() for task in tasks])
 
-    def _refuse_outage(self, judgements: Sequence[Judgement]) -> None:
+    def in_order(self, judgements: Sequence[Judgement]) -> list[Judgement]:
+        """One process's judgements of a batch; of equal questions all but the first are marked as cached.
+
+        Which of them was really asked is a matter of timing, and no record shall depend on that.
+        """
+        seen: set[bytes] = set()
+        marked = []
+        for judgement in judgements:
+            if judgement.key is not None and (judgement.cached or judgement.key in seen):
+                tags = tuple(replace(tag, cached=True) for tag in judgement.tags)
+                judgement = replace(judgement, tags=tags, cached=True)
+            elif judgement.key is not None:
+                seen.add(judgement.key)
+            marked.append(judgement)
+        self.record.counters.cached = sum(judgement.cached for judgement in marked)
+        return marked
+
+    def _refuse_outage(self) -> None:
         """A run whose judge is away would select at random for as long as nobody looks."""
-        replies = [judgement.reply for judgement in judgements if judgement.reply is not None]
+        replies = self.record.replies
         failed = [reply for reply in replies if reply.status in _UNANSWERED]
         if failed and len(failed) > self.settings.max_failed_share * len(replies):
             raise RubricError(
@@ -148,6 +198,17 @@ class JudgeSession:
     def __init__(self, judge: LlmJudge, client: ChatClient) -> None:
         self._judge, self._client = judge, client
         self._free = asyncio.Semaphore(judge.settings.concurrency)
+        self._asked: dict[bytes, asyncio.Future[_Outcome]] = {}
+
+    @staticmethod
+    @asynccontextmanager
+    async def together() -> AsyncIterator[asyncio.TaskGroup]:
+        """Tasks that judge a batch: the first RubricError cancels the others and is raised as it is."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                yield group
+        except* RubricError as errors:
+            raise errors.exceptions[0] from None
 
     async def judge(self, rollout: Rollout) -> Judgement:
         """Tags of one rollout. Waits while as many requests are in flight as the settings allow.
@@ -165,7 +226,17 @@ class JudgeSession:
         async with self._free:
             shown = transcript(seen, settings.transcript_characters, settings.final_turns)
             messages = self._judge.prompt.messages(rollout.environment, rubrics, shown.text, len(seen.turns))
-            outcome = await self._ask(messages, rubrics, len(seen.turns))
+            key = self._judge.key(messages, len(seen.turns)) if self._judge.cache is not None else None
+            first = key not in self._asked
+            asked = self._outcome_of(key)
+            if first:
+                try:
+                    asked.set_result(await self._know_or_ask(key, messages, rubrics, len(seen.turns)))
+                except BaseException:
+                    asked.cancel()
+                    raise
+        outcome = await asked
+        seconds = outcome.seconds if first else 0.0
         counters.shortened += shown.shortened
         counters.statuses[outcome.status] += 1
         completion = outcome.completion
@@ -182,10 +253,43 @@ class JudgeSession:
             completion_tokens=completion.completion_tokens if completion else None,
         )
         if outcome.verdicts is None:
-            return Judgement(self._errors(rollout, rubrics, outcome.status, outcome.reason), reply)
+            tags = self._errors(rollout, rubrics, outcome.status, outcome.reason)
+            return Judgement(tags, reply, seconds, key, outcome.cached)
         counters.dropped_evidence += outcome.verdicts.dropped_evidence
         found = outcome.verdicts.by_rubric
-        return Judgement(tuple(self._tag(rollout, rubric, TagStatus.OK, found[rubric.id]) for rubric in rubrics), reply)
+        tags = tuple(self._tag(rollout, rubric, TagStatus.OK, found[rubric.id]) for rubric in rubrics)
+        return Judgement(tags, reply, seconds, key, outcome.cached)
+
+    def _outcome_of(self, key: bytes | None) -> asyncio.Future[_Outcome]:
+        """What an equal question of this batch comes to; without a cache every rollout is asked about on its own."""
+        future = self._asked.get(key) if key is not None else None
+        if future is None:
+            future = asyncio.get_running_loop().create_future()
+            if key is not None:
+                self._asked[key] = future
+        return future
+
+    async def _know_or_ask(
+        self, key: bytes | None, messages: Messages, rubrics: Sequence[Rubric], turn_count: int
+    ) -> _Outcome:
+        """From the cache, else from the server; a reply that holds verdicts is kept."""
+        cache = self._judge.cache
+        if cache is None or key is None:
+            return await self._timed(messages, rubrics, turn_count)
+        known = cache.get(key)
+        if known is not None:
+            with suppress(ReplyError):
+                verdicts = read_reply(known.text, known.finish_reason, rubrics, turn_count)
+                return _Outcome(TagStatus.OK, "", known.text, known, verdicts, cached=True)
+        outcome = await self._timed(messages, rubrics, turn_count)
+        if outcome.status is TagStatus.OK and outcome.completion is not None:
+            cache.put(key, outcome.completion)
+        return outcome
+
+    async def _timed(self, messages: Messages, rubrics: Sequence[Rubric], turn_count: int) -> _Outcome:
+        started = time.monotonic()
+        outcome = await self._ask(messages, rubrics, turn_count)
+        return replace(outcome, seconds=time.monotonic() - started)
 
     async def _ask(self, messages: Messages, rubrics: Sequence[Rubric], turn_count: int) -> _Outcome:
         """Ask, and again with the reason while the reply is unreadable; one cut by its limit would be cut again."""
@@ -239,12 +343,20 @@ class JudgeSession:
 
 def judge_id(settings: LlmJudgeSettings, vocabulary: Vocabulary, prompt_version: str) -> str:
     """Model, revision, prompt, vocabulary and decoding: what a verdict follows from, and nothing operational."""
-    decoding = {name: getattr(settings, name) for name in _DECODING} | {"format": FORMAT}
     return (
         f"llm:{settings.model}@{settings.revision}:{prompt_version}:vocabulary-{vocabulary.hash[:8]}"
-        f":t{settings.temperature:g}-s{settings.seed}-{_hash(decoding)[:8]}"
+        f":t{settings.temperature:g}-s{settings.seed}-{_hash(decoding(settings))[:8]}"
     )
 
 
+def decoding(settings: LlmJudgeSettings) -> dict[str, Any]:
+    """How a reply is asked for and read."""
+    return {name: getattr(settings, name) for name in _DECODING} | {"format": FORMAT}
+
+
+def _digest(value: Any) -> bytes:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()
+
+
 def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return _digest(value).hex()

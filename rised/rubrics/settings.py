@@ -42,7 +42,13 @@ class ChatSettings(Settings):
     )
     api_key_env: str | None = operational(None, description="environment variable that holds the server's key")
     use_proxy: bool = operational(False, description="whether proxies named by the environment are used")
-    concurrency: int = operational(64, gt=0, description="requests in flight")
+    streaming: bool = operational(
+        True, description="tag each rollout the moment its episode ends, not when all of the batch have ended"
+    )
+    cache: str | None = operational(
+        None, description="folder of replies by content, shared by runs (`results/cache/judge`); null: ask every time"
+    )
+    concurrency: int = operational(64, gt=0, description="requests in flight, of all processes of a run together")
     deadline_s: float = operational(300.0, gt=0, description="deadline of one request")
     max_attempts: int = operational(5, gt=0, description="requests for one verdict before it counts as an error")
     backoff_s: float = operational(1.0, ge=0, description="first wait before another attempt; doubles, with jitter")

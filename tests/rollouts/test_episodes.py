@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -149,8 +150,6 @@ def test_running_out_of_turns_is_a_failure_with_reward_zero(pool: EnvironmentPoo
 
 
 def test_the_environments_verdict_is_stored(pool: EnvironmentPool) -> None:
-    import random
-
     number = random.Random(f"number-0/{task(0).seed}").randrange(100)
     rollout = script(pool, [reply("hello"), reply(f"it is {number}")])
     assert (rollout.stop_reason, rollout.reward, rollout.success) == (StopReason.ENVIRONMENT_DONE, 1.0, True)
@@ -188,6 +187,26 @@ def test_an_episode_whose_environment_keeps_failing_is_kept_without_a_reward(dia
     assert [r.reward for r in rollouts] == [0.0, None, None]
     assert [len(r.turns) for r in rollouts] == [5, 2, 0]
     assert "engine broke" in rollouts[1].turns[-1].info["fault"]
+
+
+def test_a_rollout_is_handed_out_once_its_episode_ends_while_others_are_still_played(pool: EnvironmentPool) -> None:
+    right = reply(f"it is {random.Random(f'number-1/{task(1).seed}').randrange(100)}")
+    engine = ScriptedEngine([[reply("hello")] * 5, [right]], NANO.end_token_id)
+    seen: list[tuple[Rollout, int]] = []
+    rollouts = collect(
+        [plan(0), plan(1)], engine, NANO, pool, LIMITS, on_rollout=lambda r: seen.append((r, engine.tokens_generated))
+    )
+    assert [rollout for rollout, _ in seen] == [rollouts[1], rollouts[0]]
+    assert seen[0][1] == len(reply("hello")) + len(right), "after the first turn of five"
+
+
+def test_what_the_receiver_of_rollouts_raises_ends_the_collection(pool: EnvironmentPool) -> None:
+    def refuse(rollout: Rollout) -> None:
+        raise KeyError(rollout.rollout_id)
+
+    engine = ScriptedEngine([[reply("hello")] * 5] * 2, NANO.end_token_id)
+    with pytest.raises(KeyError, match="train-000003-g0-0"):
+        collect([plan(0), plan(1)], engine, NANO, pool, LIMITS, on_rollout=refuse)
 
 
 # ---- with a real model

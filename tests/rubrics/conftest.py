@@ -1,13 +1,18 @@
-"""Fixtures of the rubrics room: the shipped vocabulary and hand-made rollouts."""
+"""Fixtures of the rubrics room: the shipped vocabulary, hand-made rollouts, a judge model's scripted server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted_judge_server import ScriptedServer
 
 from rised.records.types import Rollout, StopReason, Turn
+from rised.rubrics.judge_llm import LlmJudge
+from rised.rubrics.judges import make_judge
+from rised.rubrics.settings import LlmJudgeSettings
 from rised.rubrics.vocabulary import Vocabulary, load_vocabulary
 
 MakeRollout = Callable[..., Rollout]
@@ -65,3 +70,41 @@ def make_rollout() -> MakeRollout:
         return Rollout(**(values | fields))
 
     return make
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: ScriptedServer) -> ScriptedServer:
+    running.script()
+    return running
+
+
+@pytest.fixture
+def make(vocabulary: Vocabulary, server: ScriptedServer) -> Callable[..., LlmJudge]:
+    """A judge with short waits: ``make(endpoint=…, **settings)``."""
+
+    def build(endpoint: str | Path | None = None, **fields: Any) -> LlmJudge:
+        values: dict[str, Any] = {
+            "type": "llm",
+            "model": "test/judge",
+            "endpoint": str(endpoint or server.url),
+            "concurrency": 1,
+            "max_attempts": 3,
+            "backoff_s": 0.01,
+            "max_backoff_s": 0.05,
+            "rest_s": 0.05,
+            "deadline_s": 10,
+            "wait_for_server_s": 0.3,
+            "max_failed_share": 1,
+        }
+        judge = make_judge(LlmJudgeSettings(**values | fields), vocabulary)
+        assert isinstance(judge, LlmJudge)
+        judge._replicas.poll_s = 0.02
+        return judge
+
+    return build

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from rised.records.schemas import from_table, to_table
 from rised.records.types import Rollout, StopReason, Tag, TagState, TagStatus
 from rised.rubrics.base import RubricError
 from rised.rubrics.judge_llm import LlmJudge, judge_id
-from rised.rubrics.judges import make_judge
 from rised.rubrics.profiles import rubric_profile
 from rised.rubrics.settings import LlmJudgeSettings
 from rised.rubrics.vocabulary import Vocabulary
@@ -39,44 +38,6 @@ def status(code: int, **fields: Any) -> dict[str, Any]:
 
 def text(reply: str, finish_reason: str = "stop") -> dict[str, Any]:
     return {"kind": "text", "text": reply, "finish_reason": finish_reason}
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: ScriptedServer) -> ScriptedServer:
-    running.script()
-    return running
-
-
-@pytest.fixture
-def make(vocabulary: Vocabulary, server: ScriptedServer) -> Callable[..., LlmJudge]:
-    """A judge with short waits: ``make(endpoint=…, **settings)``."""
-
-    def build(endpoint: str | Path | None = None, **fields: Any) -> LlmJudge:
-        values: dict[str, Any] = {
-            "type": "llm",
-            "model": "test/judge",
-            "endpoint": str(endpoint or server.url),
-            "concurrency": 1,
-            "max_attempts": 3,
-            "backoff_s": 0.01,
-            "max_backoff_s": 0.05,
-            "rest_s": 0.05,
-            "deadline_s": 10,
-            "wait_for_server_s": 0.3,
-            "max_failed_share": 1,
-        }
-        judge = make_judge(LlmJudgeSettings(**values | fields), vocabulary)
-        assert isinstance(judge, LlmJudge)
-        judge._replicas.poll_s = 0.02
-        return judge
-
-    return build
 
 
 def statuses(tags: list[Tag]) -> set[TagStatus]:

@@ -49,10 +49,10 @@ class Job:
 
     def end(self) -> list[int]:
         """Exit codes, in rank order."""
-        outputs = [process.communicate(timeout=MOST_S)[0] for process in self.processes]
+        self.outputs = [process.communicate(timeout=MOST_S)[0] for process in self.processes]
         codes = [process.returncode for process in self.processes]
         if set(codes) - {0, STOPPED}:
-            print("\n".join(outputs))
+            print("\n".join(self.outputs))
         return codes
 
 
