@@ -2,11 +2,11 @@ rule audit_judge:
     message:
         "Audit of judge {wildcards.judge} on {wildcards.method}, seed {wildcards.seed}" + PLAN.note("audit_judge")
     input:
-        config=GRID.experiment_file,
-        extended=GRID.extended_files,
-        method=lambda wildcards: GRID.method_files(wildcards.method),
-        judge=lambda wildcards: GRID.judge_files(wildcards.judge),
-        run=GRID.run_pattern,
+        config=lambda wildcards: kept([GRID.experiment_file], GRID.audit_pattern.format(**wildcards)),
+        extended=lambda wildcards: kept(GRID.extended_files, GRID.audit_pattern.format(**wildcards)),
+        method=lambda wildcards: kept(GRID.method_files(wildcards.method), GRID.audit_pattern.format(**wildcards)),
+        judge=lambda wildcards: kept(GRID.judge_files(wildcards.judge), GRID.audit_pattern.format(**wildcards)),
+        run=lambda wildcards: kept([GRID.run_pattern.format(**wildcards)], GRID.audit_pattern.format(**wildcards)),
     output:
         GRID.audit_pattern,
     log:

@@ -52,6 +52,8 @@ KINDS: dict[str, str] = {
     "selections": "a candidate group of a step: `selected`, `order`, `similarity`, `redundancy`, `score`",
     "timings": "a wall-clock measurement: `name`, `value`, `unit`",
     "gradients": "a measured gradient at a checkpoint",
+    "judge_audits": "how an audited judge agrees with the detectors on a rubric: counts, precision, recall, kappa",
+    "selection_audits": "what an audited judge's errors do to a step's profiles and selection",
     "judge_replies": "what a judge model answered, as it came",
 }
 

@@ -21,13 +21,15 @@ KIND_SCHEMAS = {
     "validation": "rollouts",
     "validation_tags": "tags",
     "gradients": "gradients",
-    "tag_counts": "tag_counts",
     "judge_audits": "judge_audits",
     "selection_audits": "selection_audits",
+    "tag_counts": "tag_counts",
 }
 """Kind of shard (and its folder in a run) -> name of its schema."""
+
 DERIVED_KINDS = frozenset({"tag_counts"})
 """Kinds that only compaction makes, from others."""
+
 JUDGED_KINDS = frozenset({"tags", "judge_replies", "validation_tags", "judge_audits", "selection_audits"})
 """Kinds with one folder per judge."""
 

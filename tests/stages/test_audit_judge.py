@@ -21,6 +21,7 @@ from rised.records.digest import reproducible_digest
 from rised.records.shards import RunReader
 from rised.rubrics.settings import RuleJudgeSettings
 from stages.audit_judge import audit_judge, spread
+from stages.publish import publish
 from stages.setup import load_run
 
 
@@ -104,6 +105,15 @@ def test_several_runs_are_added_up_and_an_unfinished_audit_is_named(single_sourc
     (other / "audit" / "rules" / "DONE").unlink()
     notes = table.build(Frames(find_experiment(run.parent.parent)))[0].printed.notes
     assert "GRPO-64 seed 1: the audit of rules is unfinished" in notes
+
+
+def test_audits_are_published_with_their_runs(single_source: SingleSource, run: Path, tmp_path: Path) -> None:
+    audit_judge(load_run(single_source.config, "grpo_64", 0), run, "rules", RuleJudgeSettings(), 5)
+    publish(run.parent.parent.parent, tmp_path / "dataset")
+    before, after = (
+        table.build(Frames(find_experiment(root)))[0].frame for root in (run.parent.parent, tmp_path / "dataset")
+    )
+    assert before.equals(after)
 
 
 def test_what_cannot_be_audited_is_refused(single_source: SingleSource, run: Path, command: Command) -> None:
