@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,13 +14,13 @@ from submitit.core.utils import FailedJobError
 
 from slurm import queue
 from slurm.errors import SchedulerAway, StageFailed
+from slurm.processes import end_with_children, is_alive, process_start
 from slurm.site import Site, executor_parameters
 
 Executor = Literal["slurm", "local", "debug"]
 LAST_LINES = 25
 SHOWN_FAILURES = 3
 """Parts of an array whose logs are quoted; all that failed are named."""
-INTERRUPT_S = 5.0
 AWAY = ("unable to contact", "timed out", "connection refused")
 """What sbatch says when the controller did not answer."""
 NO_LOG = "(no log: the folder must be visible on the nodes, and stay while the job waits)"
@@ -120,7 +118,7 @@ class JobSystem:
         if self.executor == "slurm":
             return queue.cancel(job.job_id if part is None else job.parts[part].job_id)
         if is_alive(int(job.job_id), job.born):
-            _end_local_job(int(job.job_id))
+            end_with_children(int(job.job_id))
         return ""
 
     def script(self, stage: str, name: str) -> str:
@@ -162,29 +160,6 @@ def _outside_of_jobs() -> Iterator[None]:
         yield
     finally:
         os.environ.update(hidden)
-
-
-def _end_local_job(controller: int) -> None:
-    """End submitit's controller and its tasks: by SIGINT, or where a shell had them ignore it by SIGKILL.
-
-    What a task runs dies with it.
-    """
-    tasks = _children(controller)
-    for number, patience_s in ((signal.SIGINT, INTERRUPT_S), (signal.SIGKILL, 0.0)):
-        for pid in (controller, *tasks):
-            if is_alive(pid):
-                try:
-                    os.kill(pid, number)
-                except ProcessLookupError:
-                    pass
-        deadline = time.monotonic() + patience_s
-        while any(map(is_alive, (controller, *tasks))) and time.monotonic() < deadline:
-            time.sleep(0.1)
-
-
-def _children(parent: int) -> list[int]:
-    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in pids if _process_fields(pid)[1:2] == [str(parent)]]
 
 
 def last_lines_of(log: Path) -> list[str]:
@@ -237,23 +212,3 @@ def refresh(folder: Path) -> None:
         folder.chmod(folder.stat().st_mode)
     except OSError:
         pass  # not ours, or not there: then its own cache has to run out
-
-
-def _process_fields(pid: int) -> list[str]:
-    """State, parent and so on as /proc tells; empty if there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def process_start(pid: int) -> str:
-    """When a process began, in the machine's ticks; "" if it is gone. Process numbers come again, this does not."""
-    fields = _process_fields(pid)
-    return fields[19] if fields else ""
-
-
-def is_alive(pid: int, born: str = "") -> bool:
-    """Whether the process runs, and is the one that began at ``born``; one that waits for its parent has ended."""
-    fields = _process_fields(pid)
-    return bool(fields) and fields[0] not in "ZX" and born in ("", fields[19])

@@ -30,8 +30,9 @@ import submitit
 from rised.config.paths import check_results_path
 from slurm.errors import SchedulerAway, StageFailed
 from slurm.job_files import JobFiles, StageCall, read_json, write_json
-from slurm.jobs import Executor, JobSystem, Submitted, is_alive, last_lines_of, last_words
+from slurm.jobs import Executor, JobSystem, Submitted, last_lines_of, last_words
 from slurm.output import Output
+from slurm.processes import is_alive
 from slurm.queue import ALIVE, UNREACHABLE, job_state
 from slurm.site import Site
 from slurm.stage_job import StageJob, die_with_parent
