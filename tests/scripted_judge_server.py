@@ -5,8 +5,8 @@
 Each chat completion takes the next behaviour of the script (``ok`` when it is used up). ``ok`` is a valid reply to the
 schema of the request: the first rubric shown in turn 0, all others absent; ``discovery`` answers as the scripted
 stand-in of rubric discovery does, and so does ``ok`` for a schema that is none of tags. Run with ``--unready FILE`` it
-is healthy only while that file is missing; with ``--doomed FILE`` it ends at once while that file exists. ``--latency``
-is how long an unscripted reply takes, in seconds.
+is healthy only while that file is missing; with ``--doomed FILE`` it ends at once while that file exists.
+``--latency`` is how long an unscripted reply takes, in seconds.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
         time.sleep(behaviour.get("after_s", 0))
         kind = behaviour["kind"]
         if kind == "discovery" or (kind == "ok" and _schema_name(body) != "tags"):
+            sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # before tests/rubric_discovery
             from rubric_discovery.scripted_model import answer
 
             self._complete(answer(_schema_name(body), body["messages"]), "stop")

@@ -186,15 +186,8 @@ class Plan:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in (
-            "stages",
-            "configs",
-            "profiles",
-            "rubric_discovery",
-            "rised/config",
-            "analysis/tables",
-            "analysis/figures",
-        ):
+        folders = ("stages", "configs", "profiles", "rised/config", "analysis/tables", "analysis/figures")
+        for name in (*folders, "rubric_discovery"):
             shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("Snakefile", "environment.yml", "rised/__init__.py", "rised/outputs.py"):
             shutil.copy2(REPOSITORY / name, folder / name)
