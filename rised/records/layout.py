@@ -21,9 +21,9 @@ KIND_SCHEMAS = {
     "validation": "rollouts",
     "validation_tags": "tags",
     "gradients": "gradients",
-    "tag_counts": "tag_counts",
     "judge_audits": "judge_audits",
     "selection_audits": "selection_audits",
+    "tag_counts": "tag_counts",
 }
 """Kind of shard (and its folder in a run) -> name of its schema."""
 

@@ -52,8 +52,8 @@ def hostile_experiment(root: Path) -> Path:
             for rollout in episodes(*arguments)
         ]
 
-    def judged(found: Sequence[Rollout], rng: Any) -> list[Tag]:
-        return [replace(tag, reason=HOSTILE) for tag in tags(found, rng)]
+    def judged(found: Sequence[Rollout], rng: Any, updates: int) -> list[Tag]:
+        return [replace(tag, reason=HOSTILE) for tag in tags(found, rng, updates)]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(synthetic, "episodes", spoilt)
