@@ -20,9 +20,11 @@ PAPER = {"grpo_64", "grpo_128", "global_variance", "round_robin_variance", "all_
 
 
 def shipped(repository: Path) -> dict[str, dict[str, Any]]:
-    from rised.config.loader import read_plain
+    from rised.config.overlays import compose
+    from rised.config.source import plain_value
 
-    return {path.stem: read_plain(path) for path in sorted((repository / "configs/methods").glob("*.yaml"))}
+    files = sorted((repository / "configs/methods").glob("*.yaml"))
+    return {path.stem: plain_value(compose([path])) for path in files}
 
 
 def test_every_shipped_method_loads_under_its_file_name_and_survives_a_round_trip(repository: Path) -> None:
