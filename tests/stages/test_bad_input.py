@@ -436,7 +436,7 @@ def test_an_environment_worker_killed_in_every_collection_changes_nothing(
     killed: list[int] = []
     restarts: list[int] = []
 
-    def collect_and_kill(plans, engine, rendering, pool, settings, on_progress, timings):
+    def collect_and_kill(plans, engine, rendering, pool, settings, on_progress, timings, on_rollout):
         victims = list(pool.worker_pids)
 
         def kill_once(done: int, total: int) -> None:
@@ -444,7 +444,7 @@ def test_an_environment_worker_killed_in_every_collection_changes_nothing(
                 killed.append(victims.pop())
                 os.kill(killed[-1], signal.SIGKILL)
 
-        rollouts = collect(plans, engine, rendering, pool, settings, kill_once, timings)
+        rollouts = collect(plans, engine, rendering, pool, settings, kill_once, timings, on_rollout)
         restarts.append(pool.restarts)
         return rollouts
 
