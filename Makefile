@@ -56,6 +56,9 @@ test: $(VENV)/.dev  ## Set up and run the tests
 slurm-packages:  ## As root on Debian or Ubuntu: install Slurm, for the tests that need a cluster
 	apt-get install -y --no-install-recommends slurm-wlm munge
 
+browser-packages:  ## As root on Debian or Ubuntu: install a headless Chromium, for the tests of the report
+	apt-get install -y --no-install-recommends chromium-headless-shell || apt-get install -y --no-install-recommends chromium
+
 test-slurm: slurm-packages $(VENV)/.dev  ## Install Slurm and run those tests alone
 	$(BIN)/python -m pytest tests/slurm
 

@@ -2,7 +2,9 @@
 
     snakemake --cores 2                                  the quickstart experiment, from tasks to report
     snakemake --cores 2 --config experiment=laptop_grid  another file of configs/experiments
+    snakemake --cores 2 rubrics                          a vocabulary discovered in the experiment's rollouts
     snakemake --cores 1 report --config runs=DIR         only the analysis, from finished runs below DIR
+    snakemake --cores 1 publish                          the runs as a dataset with its card; `verify` checks one
     snakemake -n                                         the plan
 
 The software of every rule is the environment of environment.yml (`conda env create -f environment.yml`, then
@@ -15,6 +17,7 @@ from pathlib import Path
 
 from snakemake.utils import min_version
 
+from rubric_discovery.planning import read_discovery
 from slurm.plan import Plan
 from stages.grid import read_grid
 
@@ -28,21 +31,27 @@ print(PLAN.summary(), end="", file=sys.stderr)
 wildcard_constraints:
     method="[a-z][a-z0-9_]*",
     seed="[0-9]+",
+    judge="[a-z0-9][a-z0-9_]*",
 
 
+include: "stages/kept.smk"
 include: "stages/prepare.smk"
 include: "stages/warm_start.smk"
 include: "stages/train.smk"
 include: "stages/evaluate.smk"
 include: "stages/gradient.smk"
 include: "stages/retag.smk"
+include: "stages/audit_judge.smk"
 include: "stages/analysis.smk"
+include: "stages/publish.smk"
+include: "rubric_discovery/rules.smk"
 
 
 localrules:
     all,
     data,
     runs,
+    rubrics,
     tables,
     figures,
     report,
@@ -62,6 +71,11 @@ rule data:
 rule runs:
     input:
         GRID.finished_runs,
+
+
+rule rubrics:
+    input:
+        DISCOVERY.path("freeze.yaml"),
 
 
 rule tables:

@@ -50,13 +50,23 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class PrintedTable:
-    """``columns[0]`` heads the row names; all others are numbers. ``notes`` stand below the table."""
+    """``columns[0]`` heads the row names; all others are numbers, at the right. ``notes`` stand below.
+
+    ``text_columns`` hold sentences, ``left_columns`` further names; both by index.
+    """
 
     name: str
     caption: str
     columns: Sequence[str]
     groups: Sequence[Group]
     notes: Sequence[str] = field(default_factory=tuple)
+    text_columns: Sequence[int] = ()
+    left_columns: Sequence[int] = ()
+
+    @property
+    def lefts(self) -> set[int]:
+        """Columns that are set at the left."""
+        return {0, *self.text_columns, *self.left_columns}
 
     def __post_init__(self) -> None:
         for group in self.groups:
@@ -97,6 +107,13 @@ def interval_text(interval: Interval, digits: int = 3, as_points: bool = False) 
         return f"n/a ({interval.reason})"
     show = points if as_points else number
     return f"[{show(interval.low, 1 if as_points else digits)}, {show(interval.high, 1 if as_points else digits)}]"
+
+
+def p_text(value: float | None, digits: int = 3) -> str:
+    """ "0.038"; a smaller p than the digits can show is "<0.001", never 0."""
+    if value is not None and not _absent(value) and value < 10**-digits:
+        return f"<{10**-digits:.{digits}f}"
+    return number(value, digits)
 
 
 def relative(value: float | None) -> str:
@@ -160,6 +177,10 @@ _LATEX_ESCAPES = {
     "≤": r"$\leq$",
     "→": r"$\rightarrow$",
     "Δ": r"$\Delta$",
+    "α": r"$\alpha$",
+    "†": r"$\dagger$",
+    "“": "``",
+    "”": "''",
 }
 
 
@@ -185,7 +206,7 @@ def to_latex(table: PrintedTable) -> str:
         r"\centering",
         rf"\caption{{{latex_escape(table.caption)}}}",
         rf"\label{{tab:{re.sub('[^a-zA-Z0-9]+', '-', table.name)}}}",
-        rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
+        rf"\begin{{tabular}}{{{_alignment(table)}}}",
         r"\toprule",
         line([Cell(c) for c in table.columns]),
     ]
@@ -199,6 +220,14 @@ def to_latex(table: PrintedTable) -> str:
     return "\n".join([*body, r"\end{table}", ""])
 
 
+def _alignment(table: PrintedTable) -> str:
+    """Sentences in paragraphs that share 60% of the line, names at the left, numbers at the right."""
+    paragraph = rf"p{{{0.6 / max(len(table.text_columns), 1):.2f}\linewidth}}"
+    return "".join(
+        paragraph if i in table.text_columns else "l" if i in table.lefts else "r" for i in range(len(table.columns))
+    )
+
+
 def to_markdown(table: PrintedTable) -> str:
     """A pipe table; best bold, second in ``<ins>`` (Markdown has no underline), group heads as rows in italics."""
     marks = {Mark.NONE: "{}", Mark.BEST: "**{}**", Mark.SECOND: "<ins>{}</ins>"}
@@ -210,7 +239,7 @@ def to_markdown(table: PrintedTable) -> str:
         f"**{markdown_escape(table.caption)}**",
         "",
         line([markdown_escape(c) for c in table.columns]),
-        line(["---", *["---:"] * (len(table.columns) - 1)]),
+        line(["---" if i in table.lefts else "---:" for i in range(len(table.columns))]),
     ]
     for group in table.groups:
         if group.head:

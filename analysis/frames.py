@@ -19,6 +19,7 @@ from analysis import AnalysisError
 from analysis.names import ordered_environments
 from analysis.panels import check_panels
 from analysis.runs import Experiment, Run
+from rised.records.tag_counts import OUTCOMES, read_tag_counts
 
 SUCCESS = "validation/success/"
 TASKS = "validation/tasks/"
@@ -64,6 +65,20 @@ class Frames:
     def rollouts(self) -> pd.DataFrame:
         """One row per training rollout, texts and tokens left out."""
         return self._collect(lambda run: run.reader.scan("rollouts", EPISODE_COLUMNS))
+
+    @cached_property
+    def episode_counts(self) -> pd.DataFrame:
+        """Training rollouts counted in Arrow: columns method, seed, stop_reason, reward_valid, count.
+
+        The same as counting the rows of ``rollouts``, whose ids alone take a gigabyte at the paper's size.
+        """
+        keys = ["stop_reason", "reward_valid"]
+
+        def load(run: Run) -> pa.Table:
+            counted = run.reader.scan("rollouts", keys).group_by(keys).aggregate([([], "count_all")])
+            return counted.rename_columns([*keys, "count"])
+
+        return self._collect(load)
 
     @cached_property
     def pass_rates(self) -> pd.DataFrame:
@@ -130,7 +145,9 @@ class Frames:
     def outcomes(self, method: str, step: int | None = None) -> dict[str, np.ndarray] | None:
         """Task pass rates (S, T) per environment at ``step`` (default: final) over the method's final runs.
 
-        None when a run has no validation shards of that step (compacted results may hold metrics only).
+        None when a run has no validation shards of that step (compacted results may hold metrics only). AnalysisError
+        when a run was evaluated on fewer or other tasks at that step than at its first: a mean over them is another
+        quantity.
         """
         wanted = self.final_step if step is None else step
         runs = self.final_runs(method)
@@ -145,8 +162,27 @@ class Frames:
             table_ST = valid.pivot_table("value", "seed", "task_id", aggfunc="mean", dropna=False, sort=True)
             if len(table_ST) != len(runs):
                 return None
+            self._refuse_other_tasks(here, environment, method, wanted)
             result[environment] = table_ST.to_numpy(dtype=np.float64)
         return result or None
+
+    @cached_property
+    def panel(self) -> dict[str, frozenset[str]]:
+        """environment -> the validation tasks of the first evaluations; one panel for all runs (``check_panels``)."""
+        first = self.validation[self.validation["step"] == self.validation["step"].min()]
+        return {str(name): frozenset(rows) for name, rows in first.groupby("environment")["task_id"]}
+
+    def _refuse_other_tasks(self, rows: pd.DataFrame, environment: str, method: str, step: int) -> None:
+        wanted = self.panel.get(environment, frozenset())
+        for seed, tasks in rows.groupby("seed")["task_id"]:
+            found = set(tasks)
+            if found != wanted:
+                raise AnalysisError(
+                    f"{self.experiment.path}: {method}/seed-{seed} was evaluated on {len(found)} tasks of "
+                    f"{environment} "
+                    f"at update {step}, the panel has {len(wanted)} ({len(found ^ wanted)} differ): its shards of that "
+                    "step are incomplete. Restore them, or leave the run out."
+                )
 
     def rubric_counts(self, run: Run, judge: str) -> pd.DataFrame:
         """:func:`rubric_counts`, counted once."""
@@ -170,7 +206,8 @@ def judges(run: Run, kind: str = "tags") -> list[str]:
     """Ids of the judges that tagged a run."""
     found = {shard.judge for shard in run.reader.shards(kind) if shard.judge}
     if not found:
-        column = run.reader.scan(kind, ["judge"])["judge"]
+        counted = "tag_counts" if kind == "tags" and run.reader.shards("tag_counts") else kind
+        column = run.reader.scan(counted, ["judge"])["judge"]
         found = set(pc.unique(column).to_pylist())
     return sorted(found)
 
@@ -185,32 +222,8 @@ def only_judge(runs: Iterable[Run]) -> str | None:
 
 def rubric_counts(run: Run, judge: str) -> pd.DataFrame:
     """Training tags per step, as counts of rollouts: columns step, rubric_id, demonstrates, violates, absent, error."""
-    columns = ["step", "rubric_id", "demonstrates", "violates", "absent", "error"]
-    counted = []
-    for step, table in _tags_by_step(run, judge):
-        if table.num_rows:
-            state = pc.if_else(pc.equal(table["status"], "ok"), table["state"], "error")
-            groups = table.append_column("seen", state).group_by(["rubric_id", "seen"]).aggregate([([], "count_all")])
-            counted.append(groups.append_column("step", pa.repeat(step, groups.num_rows)))
-    if not counted:
-        return pd.DataFrame(columns=columns)
-    wide = pa.concat_tables(counted).to_pandas().pivot(index=["step", "rubric_id"], columns="seen", values="count_all")
-    return wide.reset_index().reindex(columns=columns).fillna(0).astype(dict.fromkeys(columns[2:], "int64"))
-
-
-def _tags_by_step(run: Run, judge: str) -> list[tuple[int, pa.Table]]:
-    """A run's training tags, one table per step; a compacted run's are joined to their step on the rollout."""
-    columns = ["rollout_id", "rubric_id", "state", "status"]
-    if not (run.path / "compacted.json").exists():
-        return [(s, run.reader.scan("tags", columns[1:], steps=[s], judge=judge)) for s in run.reader.steps()]
-    tags = run.reader.scan("tags", columns, judge=judge)
-    steps = run.reader.scan("rollouts", ["rollout_id", "step"])
-    if tags.num_rows and not steps.num_rows:
-        raise AnalysisError(
-            f"{run.path}: compacted tags without rollouts; their steps are unknown. Compact the run with its rollouts."
-        )
-    joined = tags.join(steps, "rollout_id", join_type="inner")
-    return [(s, joined.filter(pc.equal(joined["step"], s))) for s in sorted(pc.unique(joined["step"]).to_pylist())]
+    counts = read_tag_counts(run.reader, judge).drop_columns(["environment", "judge"]).to_pandas()
+    return counts.groupby(["step", "rubric_id"], as_index=False, sort=True)[list(OUTCOMES)].sum()
 
 
 def _is(frame: pd.DataFrame, run: Run) -> pd.Series:

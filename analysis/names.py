@@ -14,6 +14,37 @@ METHODS: dict[str, str] = {
 }
 """The paper's order (Table 2)."""
 
+ABLATIONS: dict[str, str] = {
+    "rised_no_selection": "RISED without selection",
+    "rised_selection_only": "RISED without distillation",
+    "rised_no_steering": "RISED, positive only",
+    "rised_all_rubrics": "All rubrics, with selection",
+    "rised_no_teacher": "RISED without teacher",
+    "rised_teacher_only": "Teacher only",
+    "rised_steering_only": "Steering only",
+}
+"""Arms of Figures 3 and 6 under the paper's words, and the other cells of the 2x2x2 ablation [ours]."""
+
+ORSD: dict[str, str] = {
+    "react": "ReAct",
+    "reflexion": "Reflexion",
+    "reflact": "ReflAct",
+    "react_self_guidance": "ReAct + self-guidance",
+    "opsd": "OPSD",
+    "grpo": "GRPO",
+    "grpo_opsd": "GRPO + OPSD",
+    "sdar": "SDAR",
+    "gigpo": "GiGPO",
+    "offline_rubric": "Offline Rubric",
+    "orsd_without_alignment": "ORSD without alignment",
+    "random_rubric": "Random Rubric",
+    "orsd_m4": "ORSD (M = 4)",
+    "orsd": "ORSD",
+}
+"""Methods of the ORSD paper's tables."""
+
+_KNOWN = {**METHODS, **ABLATIONS, **ORSD}
+
 ENVIRONMENTS: dict[str, str] = {
     "alfworld": "ALFWorld",
     "webshop": "WebShop",
@@ -27,7 +58,7 @@ PROPOSED = "rised"
 
 
 def method_name(method: str) -> str:
-    return METHODS.get(method, method)
+    return _KNOWN.get(method, method)
 
 
 def environment_name(environment: str) -> str:
@@ -35,8 +66,8 @@ def environment_name(environment: str) -> str:
 
 
 def ordered_methods(methods: Iterable[str]) -> list[str]:
-    """The paper's methods in its order, then the others by name."""
-    return _ordered(methods, METHODS)
+    """The paper's methods in its order, then its ablations, then the others by name."""
+    return _ordered(methods, _KNOWN)
 
 
 def ordered_environments(environments: Iterable[str]) -> list[str]:

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from analysis import AnalysisError
 from analysis.frames import judges
 from analysis.runs import Run
-from rised.records.layout import COMPACTED
 from rised.records.schemas import from_table
 from rised.records.types import Tag
 from rised.rubrics.base import RubricError
@@ -102,10 +101,8 @@ def _tags_by_rollout(
     run: Run, kind: str, steps: Sequence[int], judge: str, rollout_ids: pa.ChunkedArray
 ) -> dict[str, list[Tag]]:
     """The tags of some rollouts. A compacted run keeps those of all steps in one file."""
-    compacted = (run.path / COMPACTED).exists()
-    table = run.reader.scan(kind, steps=None if compacted else steps, judge=judge)
-    if compacted:
-        table = table.filter(pc.is_in(table["rollout_id"], rollout_ids.combine_chunks()))
+    mine = pc.field("rollout_id").isin(rollout_ids.combine_chunks())
+    table = run.reader.scan(kind, filter=mine, steps=None if run.reader.compacted else steps, judge=judge)
     found: dict[str, list[Tag]] = {}
     for tag in from_table(table, str(run.path)):
         found.setdefault(tag.rollout_id, []).append(tag)

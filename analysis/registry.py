@@ -29,15 +29,21 @@ class Section:
 
 
 SECTIONS = (
-    Section("results", "Results", "Final pass rates", tables=("table2",)),
+    Section("results", "Results", "Final pass rates", tables=("table2", "claims")),
     Section("transfer", "Transfer", "Similarity and improvement", ("table1", "table7", "table8"), ("transfer",)),
     Section("learning-section", "Learning", "Learning, every seed", tables=("learning",)),
-    Section("dynamics", "Dynamics", "Validation dynamics", figures=("figure2",)),
-    Section("rubrics", "Rubrics", "Positive rubrics and performance", figures=("figure4",)),
-    Section("time", "Step time", "Step time and cost", tables=("table9",)),
+    Section("dynamics", "Dynamics", "Validation dynamics", figures=("figure2", "figure5")),
+    Section("ablations", "Ablations", "Ablations", tables=("ablation",), figures=("figure3", "figure6", "figure8")),
+    Section(
+        "rubrics", "Rubrics", "Rubrics and performance", tables=("table3", "table4"), figures=("figure4", "figure7")
+    ),
+    Section("judges", "Judges", "Judges against detectors", tables=("audit",), figures=("audit",)),
+    Section("time", "Step time", "Step time and cost", tables=("table9", "cost"), figures=("cost_curves",)),
+    Section("setup", "Setup", "Data and configuration", tables=("table5", "table6")),
+    Section("orsd", "ORSD", "ORSD", tables=("orsd_table1", "orsd_table2"), figures=("orsd_figure2", "orsd_figure3")),
 )
 """The report's order."""
-NO_PRODUCTS = ("__init__", "command", "curves", "style")
+NO_PRODUCTS = ("__init__", "command", "curves", "dynamics", "style")
 """Modules beside the tables and figures that are none."""
 
 

@@ -10,6 +10,7 @@ from analysis.runs import Experiment
 
 PUBLISHED = "published"
 OURS = "this project"
+SYNTHETIC = "SYNTHETIC runs"
 
 
 def describe(experiment: Experiment) -> str:
@@ -24,7 +25,13 @@ def describe(experiment: Experiment) -> str:
     synthetic = synthetic_environments(experiment)
     if synthetic:
         parts.append(f"synthetic tasks in {', '.join(map(environment_name, synthetic))}")
-    return f"{OURS}, not the paper's scale: {'; '.join(parts)}"
+    label = f"{SYNTHETIC}, no result" if is_synthetic(experiment) else OURS
+    return f"{label}, not the paper's scale: {'; '.join(parts)}"
+
+
+def is_synthetic(experiment: Experiment) -> bool:
+    """Whether any run was made up: its header says so."""
+    return any(run.header.get("synthetic") is True for run in experiment.runs)
 
 
 def policy_name(experiment: Experiment) -> str:

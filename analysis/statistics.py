@@ -19,6 +19,9 @@ LEVEL = 0.95
 MIN_SEEDS = 3
 """Below this a resampling of seeds says nothing: two values give a two-point distribution."""
 
+FEW_SEEDS = "With three to five runs an interval over seeds is too narrow: it can only draw the values that were seen."
+"""Stands below every table with such an interval."""
+
 Outcomes = Mapping[str, np.ndarray]
 """environment -> task pass rates, shape (S, T of that environment), same task order for every method."""
 
@@ -102,7 +105,7 @@ def task_interval(outcomes: Outcomes, seed: int = 0, draws: int = DRAWS, level: 
     """Bootstrap over tasks, within each environment, seeds held fixed: the interval of the overall pass rate."""
     if not outcomes or any(values.shape[1] == 0 for values in outcomes.values()):
         return Interval(None, None, level, "an environment has no tasks")
-    return percentile_interval(_task_draws(outcomes, np.random.default_rng(seed), draws), level)
+    return percentile_interval(task_draws(outcomes, np.random.default_rng(seed), draws), level)
 
 
 def seed_interval(values_S: Sequence[float], seed: int = 0, draws: int = DRAWS, level: float = LEVEL) -> Interval:
@@ -123,7 +126,7 @@ def paired_difference(
     share a task order, not a trajectory). Raises ValueError when the panels differ in shape.
     """
     _check_same_panel(first, second)
-    task_draws_D = _task_draws(first, np.random.default_rng(seed), draws) - _task_draws(
+    task_draws_D = task_draws(first, np.random.default_rng(seed), draws) - task_draws(
         second, np.random.default_rng(seed), draws
     )
     a_S, b_S = seed_overall_S(first), seed_overall_S(second)
@@ -148,7 +151,7 @@ def _pass_rate(values_ST: np.ndarray) -> float:
     return float(np.mean(np.nanmean(values_ST, axis=1)))
 
 
-def _task_draws(outcomes: Outcomes, rng: np.random.Generator, draws: int) -> np.ndarray:
+def task_draws(outcomes: Outcomes, rng: np.random.Generator, draws: int) -> np.ndarray:
     """Overall pass rate under ``draws`` resamplings of each environment's tasks, shape (D,).
 
     Environments are visited in sorted order, so that equal generators pick equal tasks for two methods.

@@ -31,12 +31,34 @@ from rised.records.types import (
 
 ENVIRONMENTS = ("alfworld", "webshop", "dbbench")
 RUBRICS = {
-    "alfworld": ("systematic_object_search", "repeats_failed_action"),
+    "alfworld": (
+        "systematic_object_search",
+        "revises_plan_after_failure",
+        "uses_appliance_for_state_change",
+        "repeats_failed_action",
+        "ignores_task_constraint",
+    ),
     "webshop": ("formulates_constrained_search_query", "ignores_task_constraint"),
-    "dbbench": ("explores_database_schema", "repeats_failed_action"),
+    "dbbench": (
+        "explores_database_schema",
+        "repeats_failed_action",
+        "claims_false_completion",
+        "hallucinates_observation",
+        "refers_to_unobserved_entity",
+    ),
+    "appworld": ("handles_pagination", "hallucinates_api"),
 }
+LEVELS = {
+    "repeats_failed_action": (0.4, 2.4),
+    "claims_false_completion": (0.3, 2.0),
+    "hallucinates_observation": (0.35, 1.1),
+    "refers_to_unobserved_entity": (0.3, 0.6),
+    "ignores_task_constraint": (0.3, 0.5),
+    "hallucinates_api": (0.3, 0.5),
+}
+"""Negative rubric -> its share at the start, and how many times it halves until the end. All others are positive."""
 JUDGE = "rules-synthetic"
-START = {"alfworld": 0.18, "webshop": 0.31, "dbbench": 0.45}
+START = {"alfworld": 0.18, "webshop": 0.31, "dbbench": 0.45, "appworld": 0.02}
 GAIN = {
     "grpo_64": 0.12,
     "grpo_128": 0.15,
@@ -44,8 +66,24 @@ GAIN = {
     "round_robin_variance": 0.16,
     "all_rubric_sd": 0.13,
     "rised": 0.20,
+    "rised_selection_only": 0.15,
+    "rised_teacher_only": 0.14,
+    "rised_steering_only": 0.13,
+    "rised_no_steering": 0.18,
+    "rised_no_teacher": 0.16,
+    "rised_no_selection": 0.15,
+    "rised_all_rubrics": 0.14,
 }
-SELECTING = ("global_variance", "round_robin_variance", "rised")
+SELECTING = (
+    "global_variance",
+    "round_robin_variance",
+    "rised",
+    "rised_selection_only",
+    "rised_no_steering",
+    "rised_no_teacher",
+    "rised_all_rubrics",
+)
+JUDGE_DEVICES = 2
 
 
 def write_experiment(
@@ -58,23 +96,40 @@ def write_experiment(
     name: str = "synthetic_grid",
     unfinished: Sequence[tuple[str, int]] = (),
     panel: str = "a",
+    environments: Sequence[str] = ENVIRONMENTS,
+    judge_model: str = "",
 ) -> Path:
-    """A grid of synthetic runs below ``root/name``; ``unfinished`` runs stop half-way and have no DONE."""
+    """A grid of synthetic runs below ``root/name``; ``unfinished`` runs stop half-way and have no DONE.
+
+    ``judge_model``: the runs claim to have asked this model, of a server with ``JUDGE_DEVICES`` devices.
+    """
     for method in methods:
         for seed in seeds:
             stop = updates // 2 if (method, seed) in unfinished else updates
-            write_run(root / name / method / f"seed-{seed}", method, seed, updates, stop, every, tasks, panel)
+            path = root / name / method / f"seed-{seed}"
+            write_run(path, method, seed, updates, stop, every, tasks, panel, environments, judge_model)
     return root / name
 
 
 def write_run(
-    path: Path, method: str, seed: int, updates: int, stop: int, every: int, tasks: int, panel: str = "a"
+    path: Path,
+    method: str,
+    seed: int,
+    updates: int,
+    stop: int,
+    every: int,
+    tasks: int,
+    panel: str = "a",
+    environments: Sequence[str] = ENVIRONMENTS,
+    judge_model: str = "",
 ) -> None:
     """One synthetic run up to step ``stop`` of ``updates``."""
-    rng = np.random.default_rng([seed, zlib.crc32(method.encode())])
+    names = [method, judge_model] if judge_model else [method]
+    rng = np.random.default_rng([seed, *[zlib.crc32(name.encode()) for name in names]])
     with RunDirectory(path) as run:
         run.write_config(
             f"synthetic: true\nmethod: {{type: {method}}}\nmodel: {{name: synthetic-none}}\nupdates: {updates}\n"
+            + _judge_config(judge_model)
         )
         run.write_header(
             {
@@ -90,33 +145,51 @@ def write_run(
         run.recover()
         for step in range(stop + 1):
             evaluated = step % every == 0
-            validation = episodes(path, method, step, updates, "validation", tasks, rng, panel) if evaluated else []
-            train = episodes(path, method, step, updates, "train", 4, rng, panel) if step else []
+            here = (rng, panel, environments)
+            validation = episodes(path, method, step, updates, "validation", tasks, *here) if evaluated else []
+            train = episodes(path, method, step, updates, "train", 4, *here) if step else []
             expected = {"validation": len(validation)} if validation else {}
             with run.step(step, {**expected, **({"rollouts": len(train)} if train else {})}) as writer:
                 metrics = validation_metrics(step, validation) if validation else []
                 if validation:
                     writer.write("validation", to_table(validation))
-                    writer.write("validation_tags", to_table(tags(validation, rng)), judge=JUDGE)
+                    writer.write("validation_tags", to_table(tags(validation, rng, updates)), judge=JUDGE)
                 if train:
                     writer.write("rollouts", to_table(train))
-                    found = tags(train, rng)
+                    found = tags(train, rng, updates)
                     writer.write("tags", to_table(found), judge=JUDGE)
                     writer.write("selections", to_table(selections(step, train, method)))
-                    metrics += training_metrics(step, train, found)
-                    writer.write("timings", to_table(timings(step, method, rng)))
+                    metrics += training_metrics(step, train, found, judge_model)
+                    writer.write("timings", to_table(timings(step, method, rng, judge_model)))
                 writer.write("metrics", to_table(metrics, "metrics"))
                 writer.commit()
         if stop == updates:
             run.finish(updates)
 
 
+def _judge_config(judge_model: str) -> str:
+    if not judge_model:
+        return ""
+    return (
+        f"rubrics: {{judge: {{type: llm, model: {judge_model}}}}}\n"
+        f"judge_server: {{replicas: 1, tensor_parallel: {JUDGE_DEVICES}}}\n"
+    )
+
+
 def episodes(
-    path: Path, method: str, step: int, updates: int, split: str, tasks: int, rng: np.random.Generator, panel: str
+    path: Path,
+    method: str,
+    step: int,
+    updates: int,
+    split: str,
+    tasks: int,
+    rng: np.random.Generator,
+    panel: str,
+    environments: Sequence[str] = ENVIRONMENTS,
 ) -> list[Rollout]:
     """``tasks`` tasks per environment, one validation rollout or four training rollouts each."""
     found = []
-    for environment in ENVIRONMENTS:
+    for environment in environments:
         rate = START[environment] + GAIN.get(method, 0.1) * step / updates
         for task in range(tasks):
             task_id = f"{environment}-{split}-{panel}-{task:04d}"
@@ -173,16 +246,18 @@ def episodes(
     return found
 
 
-def tags(rollouts: Sequence[Rollout], rng: np.random.Generator) -> list[Tag]:
-    """Both rubrics of each rollout's environment; one verdict in fifty is an error."""
+def tags(rollouts: Sequence[Rollout], rng: np.random.Generator, updates: int = 1) -> list[Tag]:
+    """The listed rubrics of each rollout's environment; one verdict in fifty is an error."""
     found = []
     for rollout in rollouts:
-        positive, negative = RUBRICS[rollout.environment]
-        chance = 0.3 + 0.4 * bool(rollout.success) + (0.1 if "rised" in rollout.rollout_id else 0)
-        for rubric, shown, state in (
-            (positive, rng.random() < chance, TagState.DEMONSTRATES),
-            (negative, rng.random() < 0.3, TagState.VIOLATES),
-        ):
+        for rubric in RUBRICS[rollout.environment]:
+            if rubric in LEVELS:
+                level, halvings = LEVELS[rubric]
+                chance, state = level * 0.5 ** (halvings * rollout.step / updates), TagState.VIOLATES
+            else:
+                chance = 0.3 + 0.4 * bool(rollout.success) + (0.1 if "rised" in rollout.rollout_id else 0)
+                state = TagState.DEMONSTRATES
+            shown = rng.random() < chance
             if rng.random() < 0.02:
                 found.append(Tag(rollout.rollout_id, rubric, None, None, JUDGE, TagStatus.ERROR, "synthetic error"))
             else:
@@ -215,7 +290,7 @@ def selections(step: int, rollouts: Sequence[Rollout], method: str) -> list[Sele
 
 def validation_metrics(step: int, rollouts: Sequence[Rollout]) -> list[Metric]:
     found, means = [], []
-    for environment in ENVIRONMENTS:
+    for environment in dict.fromkeys(r.environment for r in rollouts):
         valid = [r for r in rollouts if r.environment == environment and r.reward_valid]
         means.append(float(np.mean([bool(r.success) for r in valid])))
         count = len({r.task_id for r in rollouts if r.environment == environment})
@@ -227,9 +302,24 @@ def validation_metrics(step: int, rollouts: Sequence[Rollout]) -> list[Metric]:
     return [*found, Metric(step, "validation/success/overall", float(np.mean(means)), "fraction")]
 
 
-def training_metrics(step: int, rollouts: Sequence[Rollout], found: Sequence[Tag]) -> list[Metric]:
+def training_metrics(
+    step: int, rollouts: Sequence[Rollout], found: Sequence[Tag], judge_model: str = ""
+) -> list[Metric]:
     tokens = sum(len(r.token_ids) for r in rollouts)
+    asked = {"judge/calls": len(rollouts), "judge/prompt_tokens": 2 * tokens, "judge/completion_tokens": tokens}
+    judged = [Metric(step, name, float(count), "count") for name, count in asked.items()] if judge_model else []
+    rewards = [
+        Metric(
+            step,
+            f"rollout/reward/{environment}",
+            float(np.mean([r.reward for r in rollouts if r.environment == environment and r.reward is not None])),
+            "reward",
+        )
+        for environment in dict.fromkeys(r.environment for r in rollouts)
+    ]
     return [
+        *judged,
+        *rewards,
         Metric(step, "rollout/tokens", float(tokens), "tokens"),
         Metric(step, "rollout/generated_tokens", float(sum(sum(r.policy_mask) for r in rollouts)), "tokens"),
         Metric(step, "rollout/invalid", float(sum(not r.reward_valid for r in rollouts)), "count"),
@@ -238,8 +328,8 @@ def training_metrics(step: int, rollouts: Sequence[Rollout], found: Sequence[Tag
     ]
 
 
-def timings(step: int, method: str, rng: np.random.Generator) -> list[Timing]:
-    """Parts that add up to the step exactly."""
+def timings(step: int, method: str, rng: np.random.Generator, judge_model: str = "") -> list[Timing]:
+    """Parts that add up to the step exactly; one process."""
     parts = {
         "rollout_wait": 4.0,
         "tag_wait": 0.2,
@@ -252,6 +342,9 @@ def timings(step: int, method: str, rng: np.random.Generator) -> list[Timing]:
     found = [Timing(step, f"time/{name}", value, "s") for name, value in parts.items()]
     found.append(Timing(step, "time/step", sum(parts.values()), "s"))
     found.append(Timing(step, "process/peak_memory", 100.0 + step, "MiB"))
+    found.append(Timing(step, "process/count", 1.0, "count"))
+    if judge_model:
+        found.append(Timing(step, "judge/tag", 0.5 * parts["rollout_wait"], "s", subject=JUDGE))
     return [*found, Timing(step, "time/rollout", 1.0, "s", subject="one rollout")]
 
 

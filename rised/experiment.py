@@ -88,6 +88,13 @@ class RunSettings(Settings):
         return [name for name in self.environments if chosen is None or name in chosen]
 
 
+class AuditSettings(Settings):
+    """Which judges are compared with the rule-based detectors, and on how much of a run."""
+
+    judges: list[str] = strict([], description="Judges by the names of their files in configs/judges.")
+    steps: int = strict(5, gt=0, description="Updates whose rollouts are tagged, spread evenly over the run.")
+
+
 class EstimateSettings(Settings):
     """What a run is expected to take, for the plan's device-hours."""
 
@@ -133,6 +140,7 @@ class ExperimentConfig(RunSettings):
     second_tags: bool = strict(
         False, description="Tag the rollouts of finished runs a second time, to measure the tagger's reproducibility."
     )
+    audit: AuditSettings = strict(AuditSettings(), description="Judges compared with the detectors on finished runs.")
     resources: dict[str, dict[str, Any]] = operational(
         {}, description="What jobs of a stage need, with the keys of the site file's `stages`, which these go before."
     )
@@ -157,6 +165,7 @@ GRID_KEYS: Sequence[str] = (
     "method_overrides",
     "gradient",
     "second_tags",
+    "audit",
     "resources",
     "estimate",
     "analysis",

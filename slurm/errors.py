@@ -9,3 +9,7 @@ class StageFailed(RuntimeError):
 
 class Detached(RuntimeError):
     """The launcher was told to go while the job stays."""
+
+
+class SchedulerAway(StageFailed):
+    """Slurm's controller could not be reached with a submission; the job may be there all the same."""

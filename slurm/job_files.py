@@ -35,9 +35,12 @@ class StageCall:
     again; afterwards the command runs once without them and writes the outputs from what the parts left."""
 
     def fingerprint(self) -> str:
-        """Changes with the command and with the size or time of any input: a job of another one is not taken over."""
+        """Changes with the command and with the size or time of any input: a job of another one is not taken over.
+
+        Taken once, by the launcher: inputs may change while it waits.
+        """
         stats = [(path, *_size_and_time(Path(path))) for path in self.inputs]
-        return hashlib.sha256(json.dumps([self.command, stats, self.outputs]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([self.command, stats, self.outputs, self.parts]).encode()).hexdigest()
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:
@@ -73,10 +76,10 @@ class JobFiles:
     def finished_part(self, part: int) -> Path:
         return self.folder / f"finished-{part}.json"
 
-    def parts_to_do(self, call: StageCall) -> list[int]:
-        """Parts of an array that did not finish as parts of this very call."""
-        done = [read_json(self.finished_part(part)) or {} for part in range(call.parts)]
-        return [part for part, mark in enumerate(done) if mark.get("fingerprint") != call.fingerprint()]
+    def parts_to_do(self, parts: int, fingerprint: str) -> list[int]:
+        """Of so many parts of an array those that did not finish as parts of this very call."""
+        done = [read_json(self.finished_part(part)) or {} for part in range(parts)]
+        return [part for part, mark in enumerate(done) if mark.get("fingerprint") != fingerprint]
 
     @property
     def kept(self) -> Path:
@@ -95,9 +98,11 @@ class JobFiles:
                 Path(output).parent.mkdir(parents=True, exist_ok=True)
                 _link(self.kept / f"{place}-{Path(output).name}", Path(output))
 
-    def write_job(self, call: StageCall, executor: str, job_id: str, parts: Sequence[int], tasks: int) -> None:
-        """A job of the call is there (or, with ``job_id`` "", about to be), and nobody has taken its result over."""
-        record: dict[str, Any] = {"job": job_id, "executor": executor, "fingerprint": call.fingerprint()}
+    def write_job(
+        self, call: StageCall, fingerprint: str, executor: str, job: str, born: str, parts: Sequence[int], tasks: int
+    ) -> None:
+        """A job of the call is there (or, with ``job`` "", about to be), and nobody has taken its result over."""
+        record: dict[str, Any] = {"job": job, "born": born, "executor": executor, "fingerprint": fingerprint}
         record |= {"name": call.name, "outputs": call.outputs, "parts": list(parts), "tasks": tasks}
         write_json(self.job, record | {"end": None, "last_line": ""})
 
@@ -111,6 +116,11 @@ class JobFiles:
         """Nothing of an earlier job may be taken for the next one's."""
         self.finished.unlink(missing_ok=True)
         shutil.rmtree(self.kept, ignore_errors=True)
+
+    def forget_parts(self) -> None:
+        """What the parts of an array left has been put together; if it is wanted again, they run again."""
+        for mark in self.folder.glob("finished-*.json"):
+            mark.unlink()
 
 
 def _link(source: Path, target: Path) -> None:

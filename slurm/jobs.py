@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +13,16 @@ import submitit
 from submitit.core.utils import FailedJobError
 
 from slurm import queue
-from slurm.errors import StageFailed
+from slurm.errors import SchedulerAway, StageFailed
+from slurm.processes import end_with_children, is_alive, process_start
 from slurm.site import Site, executor_parameters
 
 Executor = Literal["slurm", "local", "debug"]
 LAST_LINES = 25
-INTERRUPT_S = 5.0
+SHOWN_FAILURES = 3
+"""Parts of an array whose logs are quoted; all that failed are named."""
+AWAY = ("unable to contact", "timed out", "connection refused")
+"""What sbatch says when the controller did not answer."""
 NO_LOG = "(no log: the folder must be visible on the nodes, and stay while the job waits)"
 OWN_TRACEBACK = "submitit ERROR"
 """What follows in a log is the launcher's traceback, not the command's."""
@@ -28,10 +30,14 @@ OWN_TRACEBACK = "submitit ERROR"
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A job, or a job array. ``parts``: part -> its submitit job; a plain job is part 0 of itself."""
+    """A job, or a job array. ``parts``: part -> its submitit job; a plain job is part 0 of itself.
+
+    ``born``: when the process of a local job began, since its number may come again; "" for others.
+    """
 
     job_id: str
     parts: Mapping[int, Any]
+    born: str = ""
 
     @property
     def only(self) -> Any:
@@ -40,7 +46,7 @@ class Submitted:
 
     def has_result(self, part: int) -> bool:
         """Whether every task of the part has written how it ended."""
-        return all(task.paths.result_pickle.exists() for task in self.tasks(part))
+        return all(map(_has_ended, self.tasks(part)))
 
     def has_results(self) -> bool:
         return all(map(self.has_result, self.parts))
@@ -52,8 +58,7 @@ class Submitted:
 
     def failed_task(self, part: int) -> Any:
         """Of the part's tasks that ended with an error the one that did so first; None if none did."""
-        ended = [task for task in self.tasks(part) if task.paths.result_pickle.exists()]
-        failed = [task for task in ended if task.exception() is not None]
+        failed = [task for task in self.tasks(part) if _has_ended(task) and task.exception() is not None]
         return min(failed, key=lambda task: task.paths.result_pickle.stat().st_mtime_ns, default=None)
 
 
@@ -64,22 +69,34 @@ class JobSystem:
         self.site, self.executor, self.folder = site, executor, folder
 
     def submit(self, stage: str, name: str, parts: Mapping[int, Callable[[], Any]]) -> Submitted:
-        """Submit one job, or an array if there are several parts. StageFailed with Slurm's reason if it is refused."""
-        executor = self._submitit(stage, name)
+        """Submit one job, or an array if there are several parts.
+
+        StageFailed with Slurm's reason if it is refused, SchedulerAway if nobody answered.
+        """
+        executor = self._submitit(stage, name, len(parts))
         try:
             with _outside_of_jobs(), executor.batch():
                 jobs = [executor.submit(part) for part in parts.values()]
         except FailedJobError as error:
-            raise StageFailed(f"{name}: the job was not accepted: {error}".strip()) from None
-        return Submitted(jobs[0].job_id.split("_")[0], dict(zip(parts, jobs, strict=True)))
+            away = any(words in str(error).lower() for words in AWAY)
+            kind = SchedulerAway if away else StageFailed
+            raise kind(f"{name}: the job was not accepted: {error}".strip()) from None
+        job_id = jobs[0].job_id.split("_")[0]
+        born = process_start(int(job_id)) if self.executor == "local" else ""
+        return Submitted(job_id, dict(zip(parts, jobs, strict=True)), born)
 
-    def known(self, job_id: str, parts: Sequence[int], tasks: int) -> Submitted:
-        """A job that was submitted earlier; ``parts`` as then, in order, ``tasks`` of each."""
+    def known(self, record: Mapping[str, Any]) -> Submitted:
+        """A job that was submitted earlier, by its record (``JobFiles.write_job``)."""
         one = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}[self.executor]
+        job_id, parts = record["job"], record["parts"]
         ids = [job_id] if len(parts) == 1 else [f"{job_id}_{index}" for index in range(len(parts))]
-        folder = str(self.folder / "%j")
-        made = [one(folder=folder, job_id=each, tasks=list(range(tasks))) for each in ids]
-        return Submitted(job_id, dict(zip(parts, made, strict=True)))
+        tasks = list(range(record["tasks"]))
+        made = [one(folder=self._log_folder(len(parts)), job_id=each, tasks=tasks) for each in ids]
+        return Submitted(job_id, dict(zip(parts, made, strict=True)), record.get("born", ""))
+
+    def _log_folder(self, parts: int) -> str:
+        """An array's parts may start at once, so their logs' folder must be there before their numbers are known."""
+        return str(self.folder / ("%j" if parts == 1 else "parts"))
 
     def find(self, name: str) -> dict[str, str] | None:
         """Id -> state of living jobs of that name; None if the scheduler did not answer."""
@@ -93,19 +110,20 @@ class JobSystem:
                 part: found if isinstance(found, str) else found.get(each.job_id, queue.GONE)
                 for part, each in job.parts.items()
             }
-        return {part: "RUNNING" if is_alive(int(each.job_id)) else queue.GONE for part, each in job.parts.items()}
+        state = "RUNNING" if is_alive(int(job.job_id), job.born) else queue.GONE
+        return dict.fromkeys(job.parts, state)
 
     def cancel(self, job: Submitted, part: int | None = None) -> str:
         """End the job or one part of it; "" or what hindered it."""
         if self.executor == "slurm":
             return queue.cancel(job.job_id if part is None else job.parts[part].job_id)
-        for each in job.parts.values():
-            _end_local_job(int(each.job_id))
+        if is_alive(int(job.job_id), job.born):
+            end_with_children(int(job.job_id))
         return ""
 
     def script(self, stage: str, name: str) -> str:
         """The batch script of a plain job."""
-        inner: Any = self._submitit(stage, name)._executor
+        inner: Any = self._submitit(stage, name, 1)._executor
         return str(inner._make_submission_file_text(inner._submitit_command_str, "dry-run"))
 
     def task_count(self, stage: str) -> int:
@@ -113,13 +131,16 @@ class JobSystem:
         wanted = self.site.resources(stage)
         return wanted.nodes * wanted.tasks_per_node
 
-    def _submitit(self, stage: str, name: str) -> Any:
+    def _submitit(self, stage: str, name: str, parts: int) -> Any:
         options: dict[str, Any] = {}
         if self.executor == "slurm":
             options = {"slurm_max_num_timeout": self.site.most_timeouts}
             if self.site.python:
                 options["slurm_python"] = self.site.python
-        executor = submitit.AutoExecutor(folder=str(self.folder / "%j"), cluster=self.executor, **options)
+        folder = self._log_folder(parts)
+        if parts > 1:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        executor = submitit.AutoExecutor(folder=folder, cluster=self.executor, **options)
         parameters = executor_parameters(self.site, stage, name)
         if self.executor == "local" and parameters["nodes"] > 1:
             raise StageFailed(f"{name}: stage {stage} wants {parameters['nodes']} nodes; the local executor has one")
@@ -141,40 +162,31 @@ def _outside_of_jobs() -> Iterator[None]:
         os.environ.update(hidden)
 
 
-def _end_local_job(controller: int) -> None:
-    """End submitit's controller and its tasks: by SIGINT, or where a shell had them ignore it by SIGKILL.
-
-    What a task runs dies with it.
-    """
-    tasks = _children(controller)
-    for number, patience_s in ((signal.SIGINT, INTERRUPT_S), (signal.SIGKILL, 0.0)):
-        for pid in (controller, *tasks):
-            if is_alive(pid):
-                try:
-                    os.kill(pid, number)
-                except ProcessLookupError:
-                    pass
-        deadline = time.monotonic() + patience_s
-        while any(map(is_alive, (controller, *tasks))) and time.monotonic() < deadline:
-            time.sleep(0.1)
-
-
-def _children(parent: int) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(fields[1]) == parent:
-            found.append(int(path.parent.name))
-    return found
-
-
 def last_lines_of(log: Path) -> list[str]:
     """The end of a job's log, without the launcher's own traceback."""
     text = log.read_text(errors="replace") if log.is_file() else NO_LOG
     return text.partition(OWN_TRACEBACK)[0].splitlines()[-LAST_LINES:]
+
+
+def how_it_ended(job: Submitted, name: str, failed: Mapping[int, Any], lost: Mapping[int, str]) -> tuple[str, str]:
+    """Of each part without a result how it ended, its log, and what that says last; and the first one's last line.
+
+    ``failed``: part -> the task that ended with an error, or None; ``lost``: part -> state, of parts without a result.
+    """
+    blocks: list[str] = []
+    last_lines: list[str] = []
+    bad = [part for part in job.parts if failed[part] is not None or part in lost]
+    for part in bad:
+        task = failed[part] if failed[part] is not None else job.tasks(part)[0]
+        how = "failed" if failed[part] is not None else f"ended ({lost[part]}) without a result"
+        which = f" task {task.task_id}" if len(job.tasks(part)) > 1 and failed[part] is not None else ""
+        lines = last_lines_of(Path(task.paths.stdout))
+        head = f"{name}: job {task.job_id}{which} {how}\nlog: {task.paths.stdout}"
+        blocks.append("\n".join([head, *lines]) if len(blocks) < SHOWN_FAILURES else head)
+        last_lines.append(last_words(lines))
+    if len(job.parts) > 1:
+        blocks.append(f"{len(bad)} of {len(job.parts)} parts failed; run again, and only they are run again")
+    return "\n".join(blocks), last_lines[0]
 
 
 def last_words(lines: Sequence[str]) -> str:
@@ -182,10 +194,21 @@ def last_words(lines: Sequence[str]) -> str:
     return next((line for line in reversed(lines) if line.strip()), "")
 
 
-def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that has ended and waits for its parent does not."""
+def _has_ended(task: Any) -> bool:
+    """Whether a task has written how it ended; what an earlier job of the same number wrote does not count."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
+        written = task.paths.result_pickle.stat().st_mtime_ns
+    except FileNotFoundError:
         return False
-    return state not in "ZX"
+    try:
+        return bool(written >= task.paths.submitted_pickle.stat().st_mtime_ns)
+    except FileNotFoundError:
+        return True
+
+
+def refresh(folder: Path) -> None:
+    """Have a network file system look again at what is in the folder."""
+    try:
+        folder.chmod(folder.stat().st_mode)
+    except OSError:
+        pass  # not ours, or not there: then its own cache has to run out

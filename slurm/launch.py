@@ -71,6 +71,10 @@ def main() -> None:
     call = StageCall(
         args.name, args.stage, tuple(command), tuple(args.input), tuple(args.output), args.resumes, args.parts
     )
+    if args.needs and args.executor == "debug":
+        parser.error("--needs: in a debugger there is no second process; start the server yourself")
+    if args.judge_of and args.experiment is None:
+        parser.error("--judge-of needs --experiment")
     try:
         site = load_site(args.site, experiment=args.experiment)
         services = [

@@ -20,17 +20,16 @@ from types import FrameType
 from typing import Any, TextIO
 
 from rised.config.paths import check_results_path
-from slurm.errors import Detached, StageFailed
+from slurm.errors import Detached, SchedulerAway, StageFailed
 from slurm.job_files import JobFiles, StageCall, read_json
-from slurm.jobs import Executor, JobSystem, Submitted, last_lines_of, last_words
+from slurm.jobs import Executor, JobSystem, Submitted, how_it_ended, refresh
+from slurm.output import Output
 from slurm.queue import ALIVE, ENDING, GONE, UNREACHABLE, WAITING
 from slurm.service import Holder, Service
 from slurm.site import Site
 from slurm.stage_job import StageJob
 
 HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SHOWN_FAILURES = 3
-"""Parts of an array whose logs are quoted; all that failed are named."""
 SIGNAL_EARLY_S = 65
 """Slurm may send the signal before a time limit up to a minute earlier than asked."""
 FOLLOW_S = 0.5
@@ -51,8 +50,9 @@ class Launcher:
         stream: TextIO = sys.stdout,
         services: Sequence[Service] = (),
     ):
-        self.site, self.executor, self.stream, self.services = site, executor, stream, services
-        self.call = call
+        self.site, self.executor, self.services = site, executor, services
+        self.output = Output(call.name, stream)
+        self.call, self.fingerprint = call, call.fingerprint()
         self.files = JobFiles(check_results_path(folder.absolute()))
         self.jobs = JobSystem(site, executor, self.files.folder)
         self.signals: list[int] = []
@@ -79,8 +79,10 @@ class Launcher:
                     self._run_array()
                 else:
                     self._run_job()
+            if self._is_array:
+                self._put_together()
             self.files.close_job("done")
-            self._say("done")
+            self.output.say("done")
 
     def script(self) -> str:
         """The batch script that Slurm would get, submitting nothing."""
@@ -90,26 +92,56 @@ class Launcher:
 
     def _run_job(self) -> None:
         found = self._job()
-        with self._services_held(found):
-            job = found or self._submit([0])
+        if found is not None and found.has_results():
+            job = found
+            for service in self.services:
+                service.give_back(self._holder())
             self._wait(job)
-            self._settle(job)
+        else:
+            with self._services_held(found):
+                job = found or self._submit([0])
+                self._wait(job)
+        self._settle(job)
         self._put_back(job)
 
     def _run_array(self) -> None:
-        """Only the parts that are not done yet; what they left is put together here."""
-        if self.files.parts_to_do(self.call):
+        """Only the parts that are not done yet."""
+        if self._parts_to_do():
+            self._refuse_processes("a part of a job array")
             found = self._job()
             with self._services_held(found):
-                job = found or self._submit(self.files.parts_to_do(self.call))
+                job = found or self._submit(self._parts_to_do())
                 self._wait(job)
-                self._settle(job)
-        self._run_command()
+            self._settle(job)
+        deadline = time.monotonic() + self.site.lost_after_s
+        while left := self._parts_to_do():
+            if time.monotonic() > deadline:
+                raise StageFailed(f"{self.call.name}: the marks of parts {left} are not visible here: run again")
+            time.sleep(FOLLOW_S)
+
+    def _parts_to_do(self) -> list[int]:
+        return self.files.parts_to_do(self.call.parts, self.fingerprint)
+
+    def _put_together(self) -> None:
+        """The command without a part, here; it may be interrupted as any command."""
+        try:
+            self._run_command()
+        except StageFailed as error:
+            self.files.close_job("failed", str(error))
+            raise
+        self.files.forget_parts()
+
+    def _refuse_processes(self, what: str) -> None:
+        if self.jobs.task_count(self.call.stage) > 1:
+            raise StageFailed(
+                f"{self.call.name}: {what} is one process, but the stage's resources ask for several: "
+                f"set nodes and tasks_per_node of {self.call.stage} to 1"
+            )
 
     def _run_here(self) -> None:
         """In this process, so that a debugger and the terminal reach it; the output is not kept."""
         self.files.forget_result()
-        self._write_job(f"here-{os.getpid()}", [0])
+        self._write_job(Submitted(f"here-{os.getpid()}", {0: None}))
         try:
             with self._services_held(None):
                 self._run_command()
@@ -129,13 +161,13 @@ class Launcher:
         known = read_json(self.files.job)
         if known is None or known["end"] is not None or known["executor"] == "debug" or not known["job"]:
             return self._job_by_name(known)
-        job_id, same = known["job"], known["fingerprint"] == self.call.fingerprint()
+        job_id, same = known["job"], known["fingerprint"] == self.fingerprint
         if known["executor"] != self.executor:
             raise StageFailed(
                 f"{self.call.name}: job {job_id} was submitted through {known['executor']!r} and may still run; "
                 f"use that executor, or end it and remove {self.files.job}"
             )
-        job = self.jobs.known(job_id, known["parts"], known["tasks"])
+        job = self.jobs.known(known)
         state = _most_alive(self._known_states(job))
         if state in ALIVE:
             if not same:
@@ -143,35 +175,38 @@ class Launcher:
                     f"{self.call.name}: job {job_id} ({state}) runs with another command or older inputs: "
                     f"wait for it, or end it (scancel {job_id}) and run again"
                 )
-            self._say(f"attached to job {job_id} ({state})")
+            self.output.say(f"attached to job {job_id} ({state})")
             return job
         if same and not self._is_array and self.files.finished.is_file() and job.has_results():
             if job.failed_task(0) is None:
-                self._say(f"job {job_id} finished while nobody watched")
+                self.output.say(f"job {job_id} finished while nobody watched")
                 return job
         return self._job_by_name(known)
 
     def _job_by_name(self, known: Mapping[str, Any] | None) -> Submitted | None:
         """A job whose launcher died between its submission and writing its id down. ``known``: the record, if any."""
         while (found := self.jobs.find(self._job_name())) is None or set(found.values()) == {ENDING}:
-            self._answer_signals(None)  # Slurm is silent, or an earlier job is about to go
+            self.output.say_once("waiting for Slurm to answer, or for an earlier job to end")
+            self._answer_signals(None)
             time.sleep(self.site.poll_s)
         living = [job_id for job_id, state in found.items() if state != ENDING]
         if not living:
             return None
         parts = known["parts"] if known is not None else [0]
-        job = self.jobs.known(living[0], parts, self.jobs.task_count(self.call.stage))
+        tasks = self.jobs.task_count(self.call.stage)
+        job = self.jobs.known({"job": living[0], "parts": parts, "tasks": tasks})
         known_parts = not self._is_array or (known is not None and known["job"] in ("", living[0]))
         if not known_parts or not all(part.paths.submitted_pickle.exists() for part in job.parts.values()):
             self.jobs.cancel(job)  # its launcher died before the call lay where the job looks for it
             return self._job_by_name(known)
-        self._say(f"attached to job {living[0]}, found by its name")
-        self._write_job(living[0], parts)
+        self.output.say(f"attached to job {living[0]}, found by its name")
+        self._write_job(job)
         return job
 
     def _known_states(self, job: Submitted) -> dict[int, str]:
         """The job's states, waiting for Slurm to answer."""
         while UNREACHABLE in (states := self.jobs.states(job)).values():
+            self.output.say_once("waiting for Slurm to answer")
             self._answer_signals(job)
             time.sleep(self.site.poll_s)
         return states
@@ -179,27 +214,44 @@ class Launcher:
     def _submit(self, parts: Sequence[int]) -> Submitted:
         if not self._is_array:
             self.files.forget_result()
-        self._write_job("", parts)
+        self._write_job(Submitted("", dict.fromkeys(parts)))
         calls = {part: self._stage_job(part if self._is_array else None) for part in parts}
-        job = self.jobs.submit(self.call.stage, self._job_name(), calls)
-        self._write_job(job.job_id, parts)
+        while True:
+            try:
+                job = self.jobs.submit(self.call.stage, self._job_name(), calls)
+                break
+            except SchedulerAway as error:
+                self.output.say_once(f"{error}; trying again")
+                self._answer_signals(None)
+                time.sleep(self.site.poll_s)
+                if found := self._job_by_name(read_json(self.files.job)):  # it may have been accepted all the same
+                    return found
+        self._write_job(job)
         where = job.only.paths.stdout if not self._is_array else f"{len(parts)} parts, logs below {self.files.folder}"
-        self._say(f"submitted job {job.job_id}; log {where}")
+        self.output.say(f"submitted job {job.job_id}; log {where}")
         return job
 
     def _stage_job(self, part: int | None = None) -> StageJob:
         limit_s = 60 * self.site.resources(self.call.stage).time_min - self.site.signal_delay_s - SIGNAL_EARLY_S
         return StageJob(
-            self.call, str(self.files.folder), self.site.finish_step_s, limit_s, self.site.rendezvous_address, part
+            self.call,
+            self.fingerprint,
+            str(self.files.folder),
+            self.site.finish_step_s,
+            limit_s,
+            self.site.rendezvous_address,
+            part,
         )
 
     def _job_name(self) -> str:
         """Unique to the call and the stage's folder, so that a job can be found by it."""
-        key = f"{self.call.fingerprint()}/{self.files.folder}"
+        key = f"{self.fingerprint}/{self.files.folder}"
         return f"{self.call.name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
-    def _write_job(self, job_id: str, parts: Sequence[int]) -> None:
-        self.files.write_job(self.call, self.executor, job_id, parts, self.jobs.task_count(self.call.stage))
+    def _write_job(self, job: Submitted) -> None:
+        tasks = self.jobs.task_count(self.call.stage)
+        parts = list(job.parts)
+        self.files.write_job(self.call, self.fingerprint, self.executor, job.job_id, job.born, parts, tasks)
 
     # -- staying with it
 
@@ -219,6 +271,8 @@ class Launcher:
                         gone_since.pop(part, None)
                     elif asked - gone_since.setdefault(part, asked) > self.site.lost_after_s:
                         lost[part] = states[part]
+                    else:
+                        refresh(Path(job.tasks(part)[0].paths.folder))
                 for service in self.services:
                     service.keep_up()
             for part in waiting:
@@ -252,22 +306,9 @@ class Launcher:
             time.sleep(FOLLOW_S)
 
     def _fail(self, job: Submitted, failed: Mapping[int, Any], lost: Mapping[int, str]) -> None:
-        """Say of each part that has no result how it ended, where its log is and what it says last."""
-        blocks: list[str] = []
-        last_lines: list[str] = []
-        bad = [part for part in job.parts if failed[part] is not None or part in lost]
-        for part in bad:
-            task = failed[part] if failed[part] is not None else job.tasks(part)[0]
-            how = "failed" if failed[part] is not None else f"ended ({lost[part]}) without a result"
-            which = f" task {task.task_id}" if len(job.tasks(part)) > 1 and failed[part] is not None else ""
-            lines = last_lines_of(Path(task.paths.stdout))
-            head = f"{self.call.name}: job {task.job_id}{which} {how}\nlog: {task.paths.stdout}"
-            blocks.append("\n".join([head, *lines]) if len(blocks) < SHOWN_FAILURES else head)
-            last_lines.append(last_words(lines))
-        if self._is_array:
-            blocks.append(f"{len(bad)} of {len(job.parts)} parts failed; run again, and only they are run again")
-        self.files.close_job("failed" if not lost else "ended without a result", last_lines[0])
-        raise StageFailed("\n".join(blocks))
+        text, last_line = how_it_ended(job, self.call.name, failed, lost)
+        self.files.close_job("failed" if not lost else "ended without a result", last_line)
+        raise StageFailed(text)
 
     def _follow(self, job: Submitted) -> None:
         """Copy what the job has written since the last look; of an array say how many parts have ended."""
@@ -275,7 +316,7 @@ class Launcher:
             ended = sum(map(job.has_result, job.parts))
             if ended != self._ended_parts:
                 self._ended_parts = ended
-                self._say(f"{ended} of {len(job.parts)} parts have ended")
+                self.output.say(f"{ended} of {len(job.parts)} parts have ended")
             return
         try:
             with open(job.only.paths.stdout, errors="replace") as log:
@@ -284,14 +325,17 @@ class Launcher:
                 self._read_to = log.tell()
         except OSError:
             return
-        self._write(text)
+        self.output.write(text)
 
     # -- services
+
+    def _holder(self) -> Holder:
+        return Holder(self.call.name, self.files.folder)
 
     @contextmanager
     def _services_held(self, job: Submitted | None) -> Iterator[None]:
         """Servers run as long as this stage's job needs them. ``job``: the stage's, if it runs already."""
-        holder = Holder(self.call.name, self.files.folder)
+        holder = self._holder()
         with ExitStack() as stack:
             for service in self.services:
                 stack.enter_context(service.held(holder, lambda: self._answer_signals(job)))
@@ -303,16 +347,17 @@ class Launcher:
         """``job``: None while there is none yet."""
         if not self.signals:
             return
+        if signal.SIGHUP in self.signals:
+            what = "nothing was submitted yet" if job is None else f"job {job.job_id} goes on"
+            raise Detached(f"{self.call.name}: {what}; the same command goes on from here")
         if job is None:
             raise KeyboardInterrupt
-        if signal.SIGHUP in self.signals:
-            raise Detached(f"{self.call.name}: job {job.job_id} goes on; the same command attaches to it")
         trouble = self.jobs.cancel(job)
         if trouble:
-            self._say(f"job {job.job_id} may still run, it could not be cancelled: {trouble}")
+            self.output.say(f"job {job.job_id} may still run, it could not be cancelled: {trouble}")
         else:
             self.files.close_job("cancelled")
-            self._say(f"job {job.job_id} cancelled")
+            self.output.say(f"job {job.job_id} cancelled")
         raise KeyboardInterrupt
 
     @contextmanager
@@ -339,16 +384,6 @@ class Launcher:
                     f"{self.call.name}: another launcher is with this stage ({self.files.lock})"
                 ) from None
             yield
-
-    def _say(self, text: str) -> None:
-        self._write(f"[{time.strftime('%H:%M:%S')}] {self.call.name}: {text}\n")
-
-    def _write(self, text: str) -> None:
-        try:
-            self.stream.write(text)
-            self.stream.flush()
-        except OSError:
-            pass  # a closed terminal must not keep the launcher from its job
 
 
 def _most_alive(states: Mapping[int, str]) -> str:

@@ -24,6 +24,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm.processes import kill, processes
+
 DAEMONS = ("munged", "slurmctld", "slurmd")
 ACCOUNTING_DAEMONS = ("slurmdbd", "mariadbd", "mariadb-install-db")
 START_S = 60.0
@@ -160,23 +162,15 @@ class OneHostCluster:
         """What a power failure does: the node's daemon and everything that runs on it is gone without a word."""
         victims = [_living(self.root / "run" / f"slurmd.{name}.pid")]
         jobs = self._call("squeue", "--noheader", f"--nodelist={name}", "--format=%A").stdout.split()
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                command = (folder / "cmdline").read_bytes().decode(errors="replace")
-                variables = (folder / "environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            step = any(command.startswith(f"slurmstepd: [{job}.") for job in jobs)
-            if step or (f"SLURMD_NODENAME={name}".encode() in variables and self._is_ours(variables)):
-                victims.append(int(folder.name))
-        for pid in filter(None, victims):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        for process in processes():
+            step = any(process.command.startswith(f"slurmstepd: [{job}.") for job in jobs)
+            if step or {f"SLURMD_NODENAME={name}", self._conf} <= process.environment:
+                victims.append(process.pid)
+        kill(victims)
 
-    def _is_ours(self, variables: Sequence[bytes]) -> bool:
-        return f"SLURM_CONF={self.variables['SLURM_CONF']}".encode() in variables
+    @property
+    def _conf(self) -> str:
+        return f"SLURM_CONF={self.variables['SLURM_CONF']}"
 
     def stop(self) -> None:
         """Cancel all jobs and end every daemon, each by its pid file."""
@@ -187,6 +181,9 @@ class OneHostCluster:
         for pattern in ("slurmctld", "slurmd.*", "slurmdbd", "mariadbd", "munged"):
             for path in sorted((self.root / "run").glob(f"{pattern}.pid")):
                 _end(path)
+        # Daemons without a pid file, and the step daemons of jobs that would not end.
+        names = ("slurmctld", "slurmd", "slurmstepd")
+        kill(p.pid for p in processes() if self._conf in p.environment and p.program in names)
 
     # -- parts
 

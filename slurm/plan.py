@@ -60,8 +60,11 @@ class Plan:
         every = (document.get("validation") or {}).get("every", 20)
         return cls(grid, site, document.get("estimate") or {}, int(document.get("updates", 0)), int(every))
 
-    def resources(self, stage: str) -> dict[str, int | str]:
-        """A rule's resources, for those who limit them (``--resources gpus=64``); the driver itself needs none."""
+    def resources(self, stage: str, parts: int = 1) -> dict[str, int | str]:
+        """A rule's resources, ``parts`` of a job array together; the driver itself needs none.
+
+        For those who limit them: ``--resources gpus=64``.
+        """
         wanted = self._wanted(stage)
         if self.site is None or wanted is None:
             return {}
@@ -69,7 +72,7 @@ class Plan:
             "nodes": wanted.nodes,
             "tasks_per_node": wanted.tasks_per_node,
             "cpus_per_task": wanted.cpus_per_task,
-            "gpus": wanted.nodes * wanted.gpus_per_node,
+            "gpus": wanted.nodes * wanted.gpus_per_node * min(parts, self.site.array_parallelism),
             "runtime": wanted.time_min,
         }
         for key in ("partition", "qos", "constraint"):
@@ -110,6 +113,9 @@ class Plan:
             runs = [Path(pattern.format(method=m, seed=s)) for m in grid.methods for s in grid.seeds]
             to_do = sum(not run.exists() for run in runs)
             lines.append(Line(stage, len(runs), to_do, self.site.resources(stage), None))
+        if grid.audits:
+            to_do = sum(not Path(mark).exists() for mark in grid.audits)
+            lines.append(Line("audit_judge", len(grid.audits), to_do, self.site.resources("audit_judge"), None))
         judged = [line for line in lines if line.name.startswith("train ") and self._is_judged(line.name[6:])]
         if judged:
             waiting = [line.hours for line in judged if line.to_do and line.hours is not None]

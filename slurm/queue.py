@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 
+from slurm.errors import StageFailed
+
 UNREACHABLE = "UNREACHABLE"
 """The controller did not answer: nothing is known, so nothing may be concluded."""
 GONE = "GONE"
@@ -24,6 +26,8 @@ def _ask(*options: str) -> subprocess.CompletedProcess[str] | None:
     command = ["squeue", "--noheader", "--states=all", *options]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except FileNotFoundError:
+        raise StageFailed("squeue is not installed here: use another executor (--profile slurm/local)") from None
     except (subprocess.TimeoutExpired, OSError):
         return None
 

@@ -13,8 +13,10 @@ job.json, …     the files of every stage (see ``job_files``)
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,10 +25,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+import submitit
+
 from rised.config.paths import check_results_path
-from slurm.errors import Detached, StageFailed
+from slurm.errors import SchedulerAway, StageFailed
 from slurm.job_files import JobFiles, StageCall, read_json, write_json
-from slurm.jobs import Executor, JobSystem, Submitted, is_alive, last_lines_of, last_words
+from slurm.jobs import Executor, JobSystem, Submitted, last_lines_of, last_words
+from slurm.output import Output
+from slurm.processes import is_alive
 from slurm.queue import ALIVE, UNREACHABLE, job_state
 from slurm.site import Site
 from slurm.stage_job import StageJob, die_with_parent
@@ -60,8 +66,10 @@ class ServiceJob(StageJob):
     looked: float = 0.0
     needed: float = 0.0
     unneeded: bool = False
+    job_id: str = ""
 
     def __call__(self) -> str:
+        self.job_id = submitit.JobEnvironment().job_id
         (Path(self.folder) / ENDPOINT).unlink(missing_ok=True)  # of an attempt that had no time to remove it
         self.looked = self.needed = time.monotonic()
         return super().__call__()
@@ -75,11 +83,18 @@ class ServiceJob(StageJob):
         if time.monotonic() - self.looked < min(LOOK_S, self.linger_s):
             return
         self.looked = time.monotonic()
-        if any(holder_lives(path) for path in holder_files(Path(self.folder))):
+        served_by = (read_json(JobFiles(Path(self.folder)).job) or {}).get("job", "")
+        if served_by not in ("", self.job_id):
+            self._end(f"job {served_by} serves instead")
+        elif any(holder_lives(path) for path in holder_files(Path(self.folder))):
             self.needed = time.monotonic()
-        elif time.monotonic() - self.needed > self.linger_s and self.child is not None:
-            print(f"{self.call.name}: nobody needs it any more", flush=True)
-            self.unneeded = True
+        elif time.monotonic() - self.needed > self.linger_s:
+            self._end("nobody needs it any more")
+
+    def _end(self, why: str) -> None:
+        print(f"{self.call.name}: {why}", flush=True)
+        self.unneeded = True
+        if self.child is not None:
             os.kill(self.child.pid, signal.SIGTERM)
 
     def _may_be_killed(self, code: int) -> bool:
@@ -99,7 +114,9 @@ class Service:
     def __init__(
         self, call: StageCall, site: Site, executor: Executor, folder: Path, stream: TextIO = sys.stdout
     ) -> None:
-        self.call, self.site, self.executor, self.stream = call, site, executor, stream
+        self.call, self.site, self.executor = call, site, executor
+        self.output = Output(call.name, stream)
+        self.fingerprint = call.fingerprint()
         self.files = JobFiles(check_results_path(folder.absolute()))
         self.jobs = JobSystem(site, executor, self.files.folder)
         self._submissions = 0
@@ -114,7 +131,8 @@ class Service:
     def held(self, holder: Holder, check: Callable[[], None]) -> Iterator[None]:
         """The server answers from here on. ``check`` is called while waiting for it and may raise.
 
-        The hold stays behind when the launcher detaches (its job may go on): then the job keeps the server alive.
+        The hold is given back when the stage has failed, was interrupted or is done. Otherwise (the launcher detaches,
+        or fails itself) it stays behind: the stage's job may go on, and keeps the server alive.
         StageFailed if the server cannot be brought up.
         """
         (self.files.folder / HOLDERS).mkdir(parents=True, exist_ok=True)
@@ -123,12 +141,16 @@ class Service:
         try:
             self._await_answer(check)
             yield
-        except Detached:
-            raise
-        except BaseException:
+        except (StageFailed, KeyboardInterrupt):
             self._release()
             raise
         else:
+            self._release()
+
+    def give_back(self, holder: Holder) -> None:
+        """The hold of an earlier launcher of the same stage, whose job has ended."""
+        self._holder = holder
+        if self._hold_file().exists():
             self._release()
 
     def keep_up(self) -> None:
@@ -136,11 +158,14 @@ class Service:
         if time.monotonic() - self._looked < LOOKS * self.site.poll_s:
             return
         self._looked = time.monotonic()
-        self._renew()
-        with self._lock():
-            if self._living() is None and self._submissions < MOST_SUBMISSIONS:
-                self._say(f"the server is gone ({self._state()})")
-                self._submit()
+        try:
+            self._renew()
+            with self._lock():
+                if self._living(refuse_other=False) is None and self._submissions < MOST_SUBMISSIONS:
+                    self.output.say(f"the server is gone ({self._state()})")
+                    self._submit()
+        except (StageFailed, OSError) as error:
+            self.output.say(f"trying again: {error}")  # the stage's own job is not touched by it
 
     def _await_answer(self, check: Callable[[], None]) -> None:
         told = False
@@ -154,25 +179,40 @@ class Service:
                     self._fail(job, "failed")
                 if living is None and self._submissions >= MOST_SUBMISSIONS:
                     self._fail(job, "was lost")
-                job = living or self._submit()
+                try:
+                    job = living or self._submit()
+                except SchedulerAway:
+                    continue
             if self.endpoint.is_file() and self.jobs.states(job)[0] in ("RUNNING", UNREACHABLE):
-                self._say(f"answers (job {job.job_id})")
+                self.output.say(f"answers (job {job.job_id})")
                 return
             if not told:
                 told = True
-                self._say(f"waiting for job {job.job_id} to answer; log {job.only.paths.stdout}")
+                self.output.say(f"waiting for job {job.job_id} to answer; log {job.only.paths.stdout}")
             time.sleep(max(WAIT_S, min(self.site.poll_s, LONGEST_WAIT_S)))
 
-    def _living(self) -> Submitted | None:
-        """The server's job, if it lives. Under the lock. StageFailed if it serves with other settings."""
+    def _known(self) -> Submitted | None:
+        """The server's job by its record; None if there is none. StageFailed if it is another executor's."""
         known = read_json(self.files.job)
-        if known is None or known["end"] is not None:
+        if known is None or known["end"] is not None or not known["job"]:
             return None
-        job = self.jobs.known(known["job"], [0], known["tasks"])
+        if known["executor"] != self.executor:
+            raise StageFailed(
+                f"{self.call.name}: job {known['job']} was submitted through {known['executor']!r} and may still "
+                f"serve; use that executor, or end it and remove {self.files.job}"
+            )
+        return self.jobs.known(known)
+
+    def _living(self, refuse_other: bool = True) -> Submitted | None:
+        """The server's job, if it lives. Under the lock. StageFailed if it serves with other settings."""
+        job = self._known()
+        if job is None:
+            return None
+        known = read_json(self.files.job) or {}
         state = self.jobs.states(job)[0]
         if state not in ALIVE and state != UNREACHABLE:
             return None
-        if known["fingerprint"] != self.call.fingerprint():
+        if refuse_other and known["fingerprint"] != self.fingerprint:
             holders = ", ".join(path.stem for path in holder_files(self.files.folder))
             raise StageFailed(
                 f"{self.call.name}: job {known['job']} ({state}) serves with another command or settings: wait for "
@@ -189,10 +229,15 @@ class Service:
         self._submissions += 1
         self.endpoint.unlink(missing_ok=True)
         site = self.site
-        server = ServiceJob(self.call, str(self.files.folder), site.finish_step_s, linger_s=site.service_linger_s)
+        if self.jobs.task_count(self.call.stage) > 1:
+            raise StageFailed(
+                f"{self.call.name} is one process: set nodes and tasks_per_node of {self.call.stage} to 1"
+            )
+        folder, linger_s = str(self.files.folder), site.service_linger_s
+        server = ServiceJob(self.call, self.fingerprint, folder, site.finish_step_s, linger_s=linger_s)
         job = self.jobs.submit(self.call.stage, self.call.name, {0: server})
-        self.files.write_job(self.call, self.executor, job.job_id, [0], self.jobs.task_count(self.call.stage))
-        self._say(f"submitted job {job.job_id}")
+        self.files.write_job(self.call, self.fingerprint, self.executor, job.job_id, job.born, [0], 1)
+        self.output.say(f"submitted job {job.job_id}")
         return job
 
     def _fail(self, job: Submitted | None, how: str) -> None:
@@ -209,7 +254,8 @@ class Service:
 
     def _hold_file(self) -> Path:
         assert self._holder is not None
-        return self.files.folder / HOLDERS / f"{self._holder.name}.json"
+        key = hashlib.sha256(str(self._holder.folder).encode()).hexdigest()[:8]  # other results, other holder
+        return self.files.folder / HOLDERS / f"{self._holder.name}-{key}.json"
 
     def _release(self) -> None:
         """Give the hold back; the last one to do so ends the server."""
@@ -217,28 +263,24 @@ class Service:
         with self._lock():
             if any(holder_lives(path) for path in holder_files(self.files.folder)):
                 return
-            known = read_json(self.files.job)
-            if known is None or known["end"] is not None:
+            try:
+                job = self._known()
+            except StageFailed:
+                return  # another executor's: it ends itself
+            if job is None:
                 return
-            trouble = self.jobs.cancel(self.jobs.known(known["job"], [0], known["tasks"]))
-            if trouble:
-                self._say(f"job {known['job']} could not be ended ({trouble}); it ends itself after a while")
+            if trouble := self.jobs.cancel(job):
+                self.output.say(f"job {job.job_id} could not be ended ({trouble}); it ends itself after a while")
                 return
             self.files.close_job("stopped")
             self.endpoint.unlink(missing_ok=True)
-            self._say(f"nobody needs it any more: job {known['job']} ended")
+            self.output.say(f"nobody needs it any more: job {job.job_id} ended")
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
         with self.files.lock.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-
-    def _say(self, text: str) -> None:
-        try:
-            print(f"[{time.strftime('%H:%M:%S')}] {self.call.name}: {text}", file=self.stream, flush=True)
-        except OSError:
-            pass
 
 
 def service_call(stage: str, folder: Path, command: Sequence[str], inputs: tuple[str, ...] = ()) -> StageCall:
@@ -252,11 +294,13 @@ def holder_files(service: Path) -> list[Path]:
 
 
 def holder_lives(path: Path) -> bool:
-    """Whether a hold counts: its launcher renewed it lately, or the job of its stage lives."""
+    """Whether a hold counts: its launcher renewed it lately, or the job of its stage lives. In doubt it does."""
     try:
         age_s = _time_of_the_file_system(path.parent) - path.stat().st_mtime
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:
+        return True
     hold = read_json(path)
     if hold is not None and age_s < hold["fresh_s"]:
         return True
@@ -264,13 +308,13 @@ def holder_lives(path: Path) -> bool:
     if job is None or job["end"] is not None or not job["job"]:
         return False
     if job["executor"] != "slurm":
-        return job["executor"] == "local" and is_alive(int(job["job"]))
+        return job["executor"] == "local" and is_alive(int(job["job"]), job["born"])
     return job_state(job["job"]) in ALIVE | {UNREACHABLE}
 
 
 def _time_of_the_file_system(folder: Path) -> float:
-    """Its own clock: that of this machine may differ from that of the launchers' machine."""
-    probe = folder / f".clock-{os.getpid()}"
+    """The clock by which its files are dated, where it has one: machines' clocks differ."""
+    probe = folder / f".clock-{socket.gethostname()}-{os.getpid()}"
     probe.touch()
     now = probe.stat().st_mtime
     probe.unlink(missing_ok=True)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import model_validator
+
 from rised.config import ConfigError, Settings, operational
 from rised.config.loader import bind
 from rised.config.overlays import compose, merge
@@ -50,13 +52,22 @@ class Site(Settings):
     )
     poll_s: float = operational(5.0, gt=0, description="Seconds between two looks at the queue.")
     lost_after_s: float = operational(
-        30.0, ge=0, description="Seconds for which a job may be unknown to Slurm and without result before it is lost."
+        90.0, ge=0, description="Seconds for which a job may be unknown to Slurm and without result before it is lost."
     )
     service_linger_s: float = operational(
         300.0, ge=0, description="Seconds after which a server that nobody needs any more ends itself."
     )
     array_parallelism: int = operational(256, gt=0, description="Parts of a job array that run at a time.")
     stages: dict[str, StageResources] = operational(description="Resources by stage name.")
+
+    @model_validator(mode="after")
+    def _a_step_may_end_before_the_limit(self) -> Site:
+        if self.finish_step_s >= self.signal_delay_s:
+            raise ValueError(
+                f"finish_step_s ({self.finish_step_s}) must be less than signal_delay_s ({self.signal_delay_s}): "
+                "after it the job is requeued, before its limit"
+            )
+        return self
 
     def resources(self, stage: str) -> StageResources:
         """The stage's resources. ConfigError, with the nearest name, if the file has none."""
@@ -101,7 +112,7 @@ def executor_parameters(site: Site, stage: str, job_name: str) -> dict[str, Any]
         "slurm_signal_delay_s": site.signal_delay_s,
         "slurm_array_parallelism": site.array_parallelism,
         # srun of a batch script does not inherit it (Slurm 22.05 and later)
-        "slurm_srun_args": [f"--cpus-per-task={wanted.cpus_per_task}"],
+        "slurm_srun_args": [f"--cpus-per-task={wanted.cpus_per_task}", "--kill-on-bad-exit=1"],
         "slurm_additional_parameters": options,
     }
     if wanted.memory_gb is not None:

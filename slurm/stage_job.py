@@ -23,7 +23,7 @@ import submitit
 
 from slurm.errors import StageFailed
 from slurm.job_files import JobFiles, StageCall, append_line, read_json, write_json
-from stages.attempts import STOPPED
+from stages.attempts import PEER_LOST, STOPPED
 
 FIRST_PORT, PORTS = 20_000, 20_000
 POLL_S = 0.1
@@ -37,6 +37,7 @@ class StageJob:
     """The callable that submitit stores. It holds paths and texts only, so it can be stored again at a requeue."""
 
     call: StageCall
+    fingerprint: str
     folder: str
     finish_step_s: int
     limit_s: float = float("inf")
@@ -63,6 +64,8 @@ class StageJob:
             append_line(files.attempts, attempt | {"event": "started", "time": time.time()})
         if environment.cluster == "slurm":
             signal.signal(signal.SIGTERM, self._end_step)
+        if not first:
+            signal.signal(signal.SIGUSR2, self._hear_of_end)
         self.child = subprocess.Popen(
             self.call.command, env=self._variables(environment), start_new_session=True, preexec_fn=self._prepare_child
         )
@@ -74,14 +77,14 @@ class StageJob:
                 time.sleep(KILLED_TOGETHER_S)
             # An end written while Slurm is ending the job would count as the stage's own, although the job may be
             # requeued. An OOM killer that took the child alone lets us live.
-            while environment.cluster == "slurm" and self._is_being_ended(code):
+            while (environment.cluster == "slurm" or not first) and self._is_being_ended(code):
                 time.sleep(POLL_S)
         finally:
             self._kill_child()
         self._judge(code)
         if first:
             self._finish(files, environment.job_id)
-        return self.call.fingerprint()
+        return self.fingerprint
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission | None:
         """USR2 (time limit or preemption): let the stage end its step, then be requeued as the same call.
@@ -116,8 +119,8 @@ class StageJob:
         return code == -signal.SIGKILL
 
     def _is_being_ended(self, code: int) -> bool:
-        """Whether to wait for Slurm, which ends the job or requeues it."""
-        return code != 0 and (self.told_to_end or code == STOPPED)
+        """Whether to wait for Slurm, which ends the job or requeues it, or for the launcher, which ends it."""
+        return code != 0 and (self.told_to_end or code in (STOPPED, PEER_LOST))
 
     def _judge(self, code: int) -> None:
         """StageFailed unless the command ended well."""
@@ -129,6 +132,10 @@ class StageJob:
         self.told_to_end = True
         if self.child is not None and not _has_ended(self.child.pid):
             os.kill(self.child.pid, signal.SIGUSR2)
+
+    def _hear_of_end(self, number: int, frame: FrameType | None) -> None:
+        """USR2 on another process than the first, which alone stops the stage and has the job requeued."""
+        self.told_to_end = True
 
     def _stop_child(self) -> None:
         """Runs inside a signal handler, so it must not touch Popen's locks: waitid without reaping."""
@@ -150,7 +157,7 @@ class StageJob:
         return files.finished if self.part is None else files.finished_part(self.part)
 
     def _finish(self, files: JobFiles, job_id: str) -> None:
-        mark = {"job": job_id, "fingerprint": self.call.fingerprint(), "time": time.time()}
+        mark = {"job": job_id, "fingerprint": self.fingerprint, "time": time.time()}
         if self.part is not None:
             write_json(files.finished_part(self.part), mark)
             return

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from slurm.job_files import JobFiles, read_json
 from slurm.queue import GONE, job_states
-from slurm.service import HOLDERS, holder_files
+from slurm.service import HOLDERS, holder_files, holder_lives
 from stages.attempts import read_attempts, read_events
 
 PROGRESS = ".progress.json"
@@ -62,9 +62,10 @@ def _status(folder: Path, record: dict[str, Any], states: dict[str, str]) -> Sta
     state = record["end"] or (running if record["executor"] == "slurm" else "open")
     rates = progress.get("validation", {})
     eta = progress.get("eta_s") if record["end"] is None else None
-    logs = sorted((folder / record["job"]).glob("*_0_log.out"))
+    logs = sorted([*(folder / record["job"]).glob("*_0_log.out"), *folder.glob(f"parts/{record['job']}_*_0_log.out")])
+    holders = sum(map(holder_lives, holder_files(folder))) if (folder / HOLDERS).is_dir() else None
     return StageStatus(
-        name=f"{folder.name}, held by {len(holder_files(folder))}" if (folder / HOLDERS).is_dir() else folder.name,
+        name=folder.name if holders is None else f"{folder.name}, held by {holders}",
         job=record["job"],
         state=state,
         step=_step(folder, record, progress),

@@ -19,6 +19,9 @@ FILE = ".attempts.jsonl"
 STOPPED = 75
 """Exit code of a run that ended after a step because it was asked to (EX_TEMPFAIL: the same command goes on)."""
 
+PEER_LOST = 76
+"""Exit code of a process of a run whose connection to another one broke: that one, or its node, tells why."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attempts:

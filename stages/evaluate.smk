@@ -2,9 +2,9 @@ rule evaluate_warm_start:
     message:
         "Validation of the policy that every run starts from" + PLAN.note("evaluate")
     input:
-        config=GRID.experiment_file,
-        extended=GRID.extended_files,
-        tasks=GRID.tasks,
+        config=lambda wildcards: kept([GRID.experiment_file], GRID.warm_start),
+        extended=lambda wildcards: kept(GRID.extended_files, GRID.warm_start),
+        tasks=lambda wildcards: kept([GRID.tasks], GRID.warm_start),
     output:
         GRID.warm_start,
     log:

@@ -33,7 +33,7 @@ from rised.methods.composition import Method
 from rised.methods.rewards import zero_variance
 from rised.records.commit import RunDirectory
 from rised.records.errors import RecordError
-from rised.records.layout import CHECKPOINTS, DONE, GRADIENT_SIGNAL, step_name
+from rised.records.layout import CHECKPOINTS, DONE, GRADIENT_SIGNAL, HEADER, step_name
 from rised.records.schemas import from_table, to_table
 from rised.records.shards import RunReader
 from rised.records.types import Gradient, Rollout
@@ -196,7 +196,7 @@ def measure_gradients(
         out.recover()
         out.write_header(header)
         out.write_config(dump(config))
-        wanted = steps if part is None else part.share(steps)
+        wanted = steps if part is None else part.share(_not_measured(steps, run, header))
         missing = [step for step in wanted if step not in out.committed_steps()]
         if missing:
             (out.path / DONE).unlink(missing_ok=True)
@@ -217,6 +217,18 @@ def measure_gradients(
     if part is None:
         for folder in run.glob(f"{PART_FOLDER}*"):
             shutil.rmtree(folder)
+
+
+def _not_measured(steps: Sequence[int], run: Path, header: Mapping[str, object]) -> list[int]:
+    """The checkpoints that the run's signal lacks; RecordError if it was measured otherwise."""
+    signal = run / GRADIENT_SIGNAL
+    if not (signal / HEADER).is_file():
+        return list(steps)
+    reader = RunReader(signal)
+    differing = [key for key, value in header.items() if reader.header().get(key) != value]
+    if differing:
+        raise RecordError(f"{signal} was measured with another {differing[0]!r}: remove it to measure again")
+    return [step for step in steps if step not in reader.steps()]
 
 
 def _measured_by_parts(run: Path, header: Mapping[str, object]) -> dict[int, Path]:

@@ -2,11 +2,11 @@ rule gradient:
     message:
         "Gradient signal of {wildcards.method}, seed {wildcards.seed}" + PLAN.note("gradient")
     input:
-        config=GRID.experiment_file,
-        extended=GRID.extended_files,
-        method=lambda wildcards: GRID.method_files(wildcards.method),
-        tasks=GRID.tasks,
-        run=GRID.run_pattern,
+        config=lambda wildcards: kept([GRID.experiment_file], GRID.gradient_pattern.format(**wildcards)),
+        extended=lambda wildcards: kept(GRID.extended_files, GRID.gradient_pattern.format(**wildcards)),
+        method=lambda wildcards: kept(GRID.method_files(wildcards.method), GRID.gradient_pattern.format(**wildcards)),
+        tasks=lambda wildcards: kept([GRID.tasks], GRID.gradient_pattern.format(**wildcards)),
+        run=lambda wildcards: kept([GRID.run_pattern.format(**wildcards)], GRID.gradient_pattern.format(**wildcards)),
     output:
         GRID.gradient_pattern,
     log:
@@ -14,7 +14,7 @@ rule gradient:
     benchmark:
         f"{GRID.logs}/gradient-{{method}}-seed-{{seed}}.benchmark.tsv"
     resources:
-        **PLAN.resources("gradient"),
+        **PLAN.resources("gradient", GRID.checkpoints),
     conda:
         "../environment.yml"
     shell:

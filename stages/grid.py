@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,10 @@ from rised.outputs import AnalysisSettings
 
 EXPERIMENTS = Path("configs/experiments")
 METHODS = Path("configs/methods")
+JUDGES = Path("configs/judges")
 ANALYSIS = Path("analysis")
+ANALYSIS_TARGETS = frozenset({"tables", "figures", "report", "publish", "verify"})
+"""Targets of the Snakefile that need finished runs and no training."""
 EXECUTORS = ("direct", "slurm", "local", "debug")
 
 
@@ -31,7 +34,8 @@ class Grid:
 
     ``runs``: where finished runs are read from. ``extended_files``: documents that the experiment's file extends.
     ``tables``, ``figures``: modules of the analysis by name. ``gradient``, ``second_tags``: what is measured on
-    finished runs. ``checkpoints``: how many each run exports.
+    finished runs. ``audited_judges``: judges that are compared with the detectors on them. ``checkpoints``: how many
+    each run exports. ``verified``: a dataset from elsewhere, for ``verify``.
     """
 
     name: str
@@ -44,15 +48,19 @@ class Grid:
     figures: tuple[str, ...]
     gradient: bool = False
     second_tags: bool = False
+    audited_judges: tuple[str, ...] = ()
     checkpoints: int = 1
     extended_files: tuple[str, ...] = ()
     executor: str = "direct"
     site: str = "slurm/site.yaml"
+    verified: str | None = None
 
     def method_files(self, method: str) -> list[str]:
-        """The method's file; nothing if there is none, which the train stage says better than Snakemake."""
+        """The method's file and those that it extends; nothing if there is none, which the train stage says better."""
         path = METHODS / f"{method}.yaml"
-        return [str(path)] if path.is_file() else []
+        if not path.is_file():
+            return []
+        return sorted({str(path), *(os.path.relpath(name) for name in written_in(compose([path])))})
 
     def launch(self, stage: str, name: str, *, resumes: bool = False, method: str = "", parts: int = 1) -> str:
         """What stands before a stage's command in a rule's shell: the launcher of jobs, or nothing for a direct call.
@@ -72,6 +80,19 @@ class Grid:
             f" --experiment {shlex.quote(self.experiment_file)}{options}"
             " --input {input:q} --output {output:q} -- "
         )
+
+    def keeps(self, product: str, asked: Iterable[str]) -> bool:
+        """Whether a stage's product is kept although its inputs may be younger: it is there, and only the analysis is
+        asked for. Products that several runs share are kept once every run is finished: the others still need them.
+        """
+        targets = list(asked)
+        only_analysis = bool(targets) and all(
+            target in ANALYSIS_TARGETS or target.startswith((f"{self.analysis}/", f"{self.dataset}/"))
+            for target in targets
+        )
+        shared = product in (self.tasks, self.warm_start)
+        needed = [product, *(self.finished_runs if shared else [])]
+        return only_analysis and all(Path(path).is_file() for path in needed)
 
     @property
     def folder(self) -> str:
@@ -116,6 +137,25 @@ class Grid:
         return f"{self.folder}/{{method}}/seed-{{seed}}/second_tags/DONE"
 
     @property
+    def audit_pattern(self) -> str:
+        return f"{self.folder}/{{method}}/seed-{{seed}}/audit/{{judge}}/DONE"
+
+    @property
+    def audits(self) -> list[str]:
+        """DONE of every audit of a run and a judge."""
+        return [
+            self.audit_pattern.format(method=method, seed=seed, judge=judge)
+            for judge in self.audited_judges
+            for method in self.methods
+            for seed in self.seeds
+        ]
+
+    def judge_files(self, judge: str) -> list[str]:
+        """The judge's file, and nothing if there is none: the audit says that better."""
+        path = JUDGES / f"{judge}.yaml"
+        return [str(path)] if path.is_file() else []
+
+    @property
     def measured(self) -> dict[str, str]:
         """Stage that measures something on finished runs -> pattern of its product."""
         stages = [
@@ -129,12 +169,16 @@ class Grid:
         """What tables and figures are made from: the finished runs, and what is measured on them."""
         if self.external_runs is not None:
             return []
-        return self.finished_runs + [
-            pattern.format(method=method, seed=seed)
-            for pattern in self.measured.values()
-            for method in self.methods
-            for seed in self.seeds
-        ]
+        return (
+            self.finished_runs
+            + [
+                pattern.format(method=method, seed=seed)
+                for pattern in self.measured.values()
+                for method in self.methods
+                for seed in self.seeds
+            ]
+            + self.audits
+        )
 
     @property
     def analysis(self) -> str:
@@ -152,9 +196,20 @@ class Grid:
     def report(self) -> str:
         return f"{self.analysis}/report.html"
 
+    @property
+    def dataset(self) -> str:
+        """Folder of the published form of the runs."""
+        return f"{self.folder}/dataset"
+
+    @property
+    def dataset_sums(self) -> str:
+        """The dataset's last file."""
+        return f"{self.dataset}/SHA256SUMS"
+
 
 def read_grid(options: Mapping[str, Any]) -> Grid:
-    """The grid that Snakemake's ``--config experiment=NAME results=DIR runs=DIR executor=NAME site=FILE`` asks for.
+    """The grid that Snakemake's ``--config experiment=NAME results=DIR runs=DIR dataset=DIR
+    executor=NAME site=FILE`` asks for.
 
     Raises ConfigError for an unknown experiment or executor, or a results path that batch jobs cannot carry.
     """
@@ -162,6 +217,8 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
     results = str(check_results_path(str(options.get("results", "results"))))
     if results.startswith("-"):
         results = f"./{results}"  # commands would take it for an option
+    if "{" in results or "}" in results:
+        raise ConfigError(f"brace in the results path {results!r}: choose a folder without it (a wildcard's mark)")
     path = EXPERIMENTS / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in EXPERIMENTS.glob("*.yaml"))) or "none"
@@ -183,10 +240,12 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         figures=_modules(document, "figures"),
         gradient=document.get("gradient") is not None,
         second_tags=document.get("second_tags") is True,
+        audited_judges=tuple((document.get("audit") or {}).get("judges") or ()),
         checkpoints=_checkpoints(document),
         extended_files=tuple(sorted({os.path.relpath(name) for name in written_in(tree)} - {str(path)})),
         executor=executor,
         site=str(options.get("site", "slurm/site.yaml")),
+        verified=None if options.get("dataset") is None else str(options["dataset"]),
     )
 
 

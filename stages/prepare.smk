@@ -2,8 +2,8 @@ rule prepare:
     message:
         "Task panels of {params.experiment}" + PLAN.note("prepare")
     input:
-        config=GRID.experiment_file,
-        extended=GRID.extended_files,
+        config=lambda wildcards: kept([GRID.experiment_file], GRID.tasks),
+        extended=lambda wildcards: kept(GRID.extended_files, GRID.tasks),
     output:
         GRID.tasks,
     params:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,8 +17,11 @@ from typing import Any, TypeVar
 
 from rised.config import ConfigError
 from rised.learner.ranks import ALONE, LearnerRanks
+from stages.attempts import PEER_LOST
 
 Value = TypeVar("Value")
+BROKEN = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+"""What gloo says when another process is gone."""
 LONGEST_WAIT = datetime.timedelta(days=7)
 """A process waits for the driver through whole validations. One that dies is noticed by its closed connection."""
 
@@ -103,6 +107,9 @@ class Ranks:
             return
         import torch.distributed as distributed
 
+        if isinstance(error, RuntimeError) and any(words in str(error) for words in BROKEN):
+            print(f"process {self.rank}: the connection to another process broke: {error}", file=sys.stderr, flush=True)
+            os._exit(PEER_LOST)  # the group's own threads would wait for the dead
         if error is None or isinstance(error, SystemExit):
             if self.drives:
                 self.share(Order("end", (0 if error is None else error.code,)))

@@ -2,10 +2,10 @@ rule retag:
     message:
         "Second tags of {wildcards.method}, seed {wildcards.seed}" + PLAN.note("retag")
     input:
-        config=GRID.experiment_file,
-        extended=GRID.extended_files,
-        method=lambda wildcards: GRID.method_files(wildcards.method),
-        run=GRID.run_pattern,
+        config=lambda wildcards: kept([GRID.experiment_file], GRID.second_tags_pattern.format(**wildcards)),
+        extended=lambda wildcards: kept(GRID.extended_files, GRID.second_tags_pattern.format(**wildcards)),
+        method=lambda wildcards: kept(GRID.method_files(wildcards.method), GRID.second_tags_pattern.format(**wildcards)),
+        run=lambda wildcards: kept([GRID.run_pattern.format(**wildcards)], GRID.second_tags_pattern.format(**wildcards)),
     output:
         GRID.second_tags_pattern,
     log:

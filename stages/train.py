@@ -158,7 +158,8 @@ class Trainer:
                 self.workers.learner.export_hf(step.folder(checkpoint=True), self.workers.policy.tokenizer)
                 step.add_files(checkpoint=True)
             step.write("metrics", to_table(metrics, "metrics"))
-            timings = _timings(number, parts, batch.timings) + judged.timings(number, self.judge.judge_id)
+            timings = _timings(number, parts, batch.timings, self.workers.ranks.layout.size)
+            timings += judged.timings(number, self.judge.judge_id)
             step.write("timings", to_table(timings, "timings"))
             step.commit({"code": self.code} | self._several_processes())
         return metrics, parts
@@ -221,12 +222,13 @@ class Trainer:
             step.write("judge_replies", to_table(judged.replies, "judge_replies"), self.judge.judge_id)
 
 
-def _timings(step: int, parts: Mapping[str, float], collected: CollectTimings) -> list[Timing]:
+def _timings(step: int, parts: Mapping[str, float], collected: CollectTimings, processes: int) -> list[Timing]:
     rows = [Timing(step, f"time/{name}", seconds, "s") for name, seconds in parts.items()]
     for name in ("generation_s", "environment_s", "environment_wait_s"):
         rows.append(Timing(step, f"rollout/{name.removesuffix('_s')}", getattr(collected, name), "s"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     rows.append(Timing(step, "process/peak_memory", peak, "MiB"))
+    rows.append(Timing(step, "process/count", float(processes), "count"))
     return rows
 
 

@@ -2,11 +2,11 @@ rule train:
     message:
         "Train {wildcards.method}, seed {wildcards.seed}" + PLAN.note("train")
     input:
-        config=GRID.experiment_file,
-        extended=GRID.extended_files,
-        method=lambda wildcards: GRID.method_files(wildcards.method),
-        tasks=GRID.tasks,
-        warm_start=GRID.warm_start,
+        config=lambda wildcards: kept([GRID.experiment_file], GRID.run_pattern.format(**wildcards)),
+        extended=lambda wildcards: kept(GRID.extended_files, GRID.run_pattern.format(**wildcards)),
+        method=lambda wildcards: kept(GRID.method_files(wildcards.method), GRID.run_pattern.format(**wildcards)),
+        tasks=lambda wildcards: kept([GRID.tasks], GRID.run_pattern.format(**wildcards)),
+        warm_start=lambda wildcards: kept([GRID.warm_start], GRID.run_pattern.format(**wildcards)),
     output:
         GRID.run_pattern,
     log:

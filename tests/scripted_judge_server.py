@@ -3,9 +3,10 @@
     python tests/scripted_judge_server.py --host 127.0.0.1 --port 8000
 
 Each chat completion takes the next behaviour of the script (``ok`` when it is used up). ``ok`` is a valid reply to the
-schema of the request: the first rubric shown in turn 0, all others absent. Run with ``--unready FILE`` it is healthy
-only while that file is missing; with ``--doomed FILE`` it ends at once while that file exists. ``--latency`` is how
-long an unscripted reply takes, in seconds.
+schema of the request: the first rubric shown in turn 0, all others absent; ``discovery`` answers as the scripted
+stand-in of rubric discovery does, and so does ``ok`` for a schema that is none of tags. Run with ``--unready FILE`` it
+is healthy only while that file is missing; with ``--doomed FILE`` it ends at once while that file exists.
+``--latency`` is how long an unscripted reply takes, in seconds.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ def ok_reply(body: Mapping[str, Any]) -> str:
     return json.dumps({"tags": tags})
 
 
+def _schema_name(body: Mapping[str, Any]) -> str:
+    return str(body.get("response_format", {}).get("json_schema", {}).get("name", "tags"))
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     unready: Path | None = None
@@ -99,10 +104,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _act(self, behaviour: Mapping[str, Any], body: Mapping[str, Any]) -> None:
         time.sleep(behaviour.get("after_s", 0))
         kind = behaviour["kind"]
-        if kind == "ok":
+        if kind == "discovery" or (kind == "ok" and _schema_name(body) != "tags"):
+            sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # before tests/rubric_discovery
+            from rubric_discovery.scripted_model import answer
+
+            self._complete(answer(_schema_name(body), body["messages"]), "stop")
+        elif kind == "ok":
             self._complete(ok_reply(body), "stop")
         elif kind == "text":
-            self._complete(behaviour["text"].replace("$OK", ok_reply(body)), behaviour.get("finish_reason", "stop"))
+            text = behaviour["text"]
+            text = text.replace("$OK", ok_reply(body)) if "$OK" in text else text
+            self._complete(text, behaviour.get("finish_reason", "stop"))
         elif kind == "message":
             self._send(200, json.dumps({"choices": [{"message": behaviour["message"], "finish_reason": "stop"}]}))
         elif kind == "status":

@@ -16,6 +16,7 @@ from rised.methods.registry import FOLDERS, known_types
 from rised.nano_policy import NanoPolicyConfig
 from rised.rubrics.judges import make_judge
 from rised.rubrics.vocabulary import load_vocabulary
+from rubric_discovery.settings import DiscoverySettings
 from stages.judge_replica import command as replica_command
 from stages.judge_replica import slices
 from stages.serve_judge import load_judge
@@ -27,12 +28,14 @@ METHODS = sorted(CONFIGS.glob("methods/*.yaml"))
 ENVIRONMENTS = sorted(CONFIGS.glob("environments/*.yaml"))
 MODELS = sorted(CONFIGS.glob("models/*.yaml"))
 JUDGES = sorted(CONFIGS.glob("judges/*.yaml"))
+DISCOVERIES = sorted(CONFIGS.glob("discovery/*.yaml"))
 COVERED = {
     *EXPERIMENTS,
     *METHODS,
     *ENVIRONMENTS,
     *MODELS,
     *JUDGES,
+    *DISCOVERIES,
     CONFIGS / "base.yaml",
     CONFIGS / "paper.yaml",
     CONFIGS / "nano_policy.yaml",
@@ -77,6 +80,14 @@ def test_every_experiment_loads_with_each_method_and_seed(path: Path) -> None:
             assert set(run.environments) == set(experiment.environments)
 
 
+@pytest.mark.parametrize("path", DISCOVERIES, ids=names(DISCOVERIES))
+def test_every_discovery_loads_and_names_prompts_that_are_there(path: Path) -> None:
+    settings = load(DiscoverySettings, [path])
+    assert settings.discovery == path.stem
+    assert all(Path(file).is_file() for file in settings.prompts.model_dump().values())
+    assert classification_gaps(DiscoverySettings) == []
+
+
 @pytest.mark.parametrize(("path", "method", "seed"), RUNS)
 def test_a_saved_run_loads_back_equal_with_equal_hashes(path: Path, method: str, seed: int) -> None:
     run = load_run(path, method, seed)
@@ -87,9 +98,9 @@ def test_a_saved_run_loads_back_equal_with_equal_hashes(path: Path, method: str,
 
 
 @pytest.mark.parametrize("path", METHODS, ids=names(METHODS))
-def test_every_method_file_holds_the_method_of_its_name(path: Path) -> None:
-    config = load_run(CONFIGS / "experiments" / "laptop_grid.yaml", path.stem, 0)
-    assert config.method.name == path.stem
+def test_every_method_file_holds_the_method_of_its_name_and_is_in_some_experiment(path: Path) -> None:
+    experiment = next(e for e in EXPERIMENTS if path.stem in read_plain(e).get("methods", []))
+    assert load_run(experiment, path.stem, 0).method.name == path.stem
 
 
 @pytest.mark.parametrize("path", ENVIRONMENTS, ids=names(ENVIRONMENTS))

@@ -94,7 +94,7 @@ def test_the_library_knows_neither_the_scheduler_nor_the_stages() -> None:
 
 
 def test_stages_know_no_scheduler_and_no_analysis() -> None:
-    forbidden = SCHEDULERS | {"analysis", "slurm"}
+    forbidden = SCHEDULERS | {"analysis", "slurm", "rubric_discovery"}
     assert offenders("stages", lambda name: name.split(".")[0] not in forbidden) == []
 
 
@@ -111,6 +111,12 @@ def test_the_analysis_reads_records_vocabulary_and_profiles_only() -> None:
     assert offenders("analysis", allowed) == []
 
 
+def test_discovery_imports_the_library_only() -> None:
+    forbidden = SCHEDULERS | (OURS - {"rised", "rubric_discovery"})
+    assert sources("rubric_discovery")
+    assert offenders("rubric_discovery", lambda name: name.split(".")[0] not in forbidden) == []
+
+
 def test_slurm_imports_nothing_of_the_library_beyond_config() -> None:
     assert offenders("slurm", lambda name: room_of(name) in (None, "config")) == []
 
@@ -119,6 +125,7 @@ def test_settings_the_dags_planner_and_the_analysis_load_without_torch() -> None
     """A configuration is checked, a grid is planned and shards are analysed with nothing heavy loaded."""
     light = ("settings.py", "grid.py", "experiment.py", "nano_policy.py")
     files = [path for path in [*sources("rised"), *sources("stages")] if path.name in light]
+    files += [REPOSITORY / "rubric_discovery" / "planning.py"]
     files += [path for path in sources("analysis") if path.name != "__main__.py"]
     modules = [".".join(path.relative_to(REPOSITORY).with_suffix("").parts) for path in files]
     modules = [name.removesuffix(".__init__") for name in modules]

@@ -160,6 +160,7 @@ def test_the_conda_environment_installs_the_locked_set() -> None:
         ("lint", "snakemake --lint"),
         ("nano_policy", "nano_policy"),
         ("appworld", "requirements/appworld.txt"),
+        ("browser-packages", "chromium-headless-shell"),
         ("clean", "rm -rf"),
     ],
 )
@@ -185,9 +186,10 @@ class Plan:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in ("stages", "configs", "rised/config", "analysis/tables", "analysis/figures"):
+        folders = ("stages", "configs", "profiles", "rised/config", "analysis/tables", "analysis/figures")
+        for name in (*folders, "rubric_discovery"):
             shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("Snakefile", "rised/__init__.py", "rised/outputs.py"):
+        for name in ("Snakefile", "environment.yml", "rised/__init__.py", "rised/outputs.py"):
             shutil.copy2(REPOSITORY / name, folder / name)
 
     def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -213,10 +215,14 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     return Plan(tmp_path_factory.mktemp("dag"))
 
 
-@pytest.mark.parametrize(("experiment", "runs"), [("quickstart", 2), ("laptop_grid", 12)])
-def test_a_dry_run_plans_one_training_per_method_and_seed(plan: Plan, experiment: str, runs: int) -> None:
+@pytest.mark.parametrize(
+    ("experiment", "runs", "tables", "figures"),
+    [("quickstart", 2, 3, 2), ("laptop_grid", 12, 11, 6), ("laptop_ablation", 18, 8, 5)],
+)
+def test_a_dry_run_plans_one_training_per_method_and_seed_and_every_named_product(
+    plan: Plan, experiment: str, runs: int, tables: int, figures: int
+) -> None:
     jobs = plan.jobs("--config", f"experiment={experiment}")
-    tables, figures = 3, 2
     assert jobs == {
         "prepare": 1,
         "evaluate_warm_start": 1,
@@ -239,6 +245,28 @@ def test_a_correlation_experiment_measures_gradients_and_makes_the_tables_that_i
         "python -m analysis.tables.table7 " in text
         and "--tables table7 learning table9 --figures transfer figure2" in text
     )
+
+
+def test_the_vocabulary_is_discovered_in_the_runs_that_the_experiment_makes_or_that_are_named(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan.folder)
+    steps = ("sample", "propose", "normalise", "merge", "screen", "group", "freeze")
+    jobs = plan.jobs("rubrics", "--config", "experiment=quickstart")
+    assert jobs["train"] == 2 and all(jobs[f"discovery_{step}"] == 1 for step in steps)
+    assert "train" not in plan.jobs("rubrics", "--config", "discovery=recorded"), "its rollouts are a file"
+    (plan.folder / "elsewhere" / "rised" / "seed-0").mkdir(parents=True)
+    (plan.folder / "elsewhere" / "rised" / "seed-0" / "DONE").touch()
+    done = plan.snakemake("-n", "-p", "rubrics", "--config", "runs=elsewhere")
+    text = done.stdout + done.stderr
+    assert "--out results/discovery/quickstart --runs elsewhere/rised/seed-0 >" in text and "stages.train" not in text
+    done = plan.snakemake("-n", "--config", "discovery=unknown")
+    assert "there is no discovery 'unknown'" in done.stdout + done.stderr
+
+
+def test_every_judge_of_an_experiment_is_audited_on_every_run(plan: Plan) -> None:
+    jobs = plan.jobs("--config", "experiment=judge_audit")
+    assert (jobs["train"], jobs["audit_judge"]) == (1, 3)
 
 
 def test_a_table_that_has_no_module_is_refused_with_the_known_ones(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,6 +307,17 @@ def test_changed_code_trains_nothing_again_and_changed_configuration_does(
     assert plan.jobs("--config", "experiment=smoke")["train"] == 2
 
 
+def test_a_methods_extended_files_count_as_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    grid = read_grid({"experiment": "laptop_ablation"})
+    assert grid.method_files("rised_no_teacher") == [
+        "configs/methods/rised.yaml",
+        "configs/methods/rised_no_teacher.yaml",
+    ]
+    assert grid.method_files("grpo_64") == ["configs/methods/grpo_64.yaml"]
+    assert grid.method_files("absent") == []
+
+
 def test_an_unknown_experiment_is_refused_with_the_known_ones(plan: Plan) -> None:
     done = plan.snakemake("-n", "--config", "experiment=quickstrat")
     assert done.returncode != 0
@@ -293,10 +332,12 @@ def test_the_dags_own_linter_finds_nothing(plan: Plan) -> None:
 
 def test_every_rule_that_runs_a_program_has_a_message_a_log_and_a_benchmark() -> None:
     bare = []
-    for path in sorted((REPOSITORY / "stages").glob("*.smk")):
+    for path in [*sorted((REPOSITORY / "stages").glob("*.smk")), REPOSITORY / "rubric_discovery" / "rules.smk"]:
         for rule in re.split(r"^rule ", path.read_text(), flags=re.MULTILINE)[1:]:
             name = rule.partition(":")[0]
             if re.search(r"^    (shell|script|run):", rule, re.MULTILINE):
                 given = set(re.findall(r"^    (\w+):", rule, re.MULTILINE))
-                bare += [f"{path.name}: {name}: {d}" for d in ("message", "log", "benchmark") if d not in given]
+                # Snakemake takes a benchmark for an output, and a rule with none for one that always runs: a check.
+                needed = ("message", "log", "benchmark") if "output" in given else ("message", "log")
+                bare += [f"{path.name}: {name}: {d}" for d in needed if d not in given]
     assert bare == []

@@ -116,6 +116,8 @@ def draw(frames: Frames, data: pd.DataFrame, shown: dict[str, str], theme: Theme
     style.legend_above(
         figure, handles, [*map(method_name, methods), "rollout counts (left)", "validation pass rate (right)"], theme
     )
+    if scale.is_synthetic(frames.experiment):
+        style.stamp(figure, scale.SYNTHETIC, theme)
     return figure
 
 

@@ -64,6 +64,17 @@ _STYLES = {
     "global_variance": ("#e69f00", "^"),
     "round_robin_variance": ("#009e73", "v"),
     "all_rubric_sd": ("#d55e00", "P"),
+    "rised_no_selection": ("#2e9e4f", "v"),
+    "rised_selection_only": ("#7b4fb3", "^"),
+    "rised_no_steering": ("#8c5a2b", "D"),
+    "rised_all_rubrics": ("#3aa655", "P"),
+    "rised_no_teacher": ("#b8860b", "X"),
+    "rised_teacher_only": ("#2f8f8f", "<"),
+    "rised_steering_only": ("#7a7a85", ">"),
+    "orsd": ("#c2528f", "o"),
+    "Qwen3-8B": ("#56b4e9", "v"),
+    "Qwen3-14B": ("#e69f00", "s"),
+    "Qwen3-32B": ("#c2528f", "o"),
 }
 _ENVIRONMENTS = {
     "alfworld": ("#009e73", "o"),
@@ -141,6 +152,24 @@ def legend_above(figure: Figure, handles: Sequence[Artist], labels: Sequence[str
         )
 
 
+def stamp(figure: Figure, text: str, theme: Theme) -> None:
+    """Write across the whole figure what nobody who sees it may overlook."""
+    figure.text(
+        0.5,
+        0.5,
+        text,
+        ha="center",
+        va="center",
+        rotation=14,
+        fontsize=44,
+        fontweight="bold",
+        color=theme.muted,
+        alpha=0.22,
+        in_layout=False,
+        zorder=10,
+    )
+
+
 def png_bytes(figure: Figure, dpi: int | None = None) -> bytes:
     """The figure as PNG without a creation date: equal data give equal bytes."""
     buffer = io.BytesIO()
@@ -156,6 +185,11 @@ def write_figure(name: str, figure: Figure, frame: pd.DataFrame, out: Path) -> l
     figure.savefig(paths[1], facecolor=figure.get_facecolor(), metadata={"CreationDate": None})
     paths[2].write_text(to_csv(frame), encoding="utf-8")
     return paths
+
+
+def tint(colour: str, theme: Theme) -> str:
+    """A colour of a figure's own, lightened for the theme."""
+    return _mix(colour, theme.lighten)
 
 
 def _mix(colour: str, share: float) -> str:

@@ -39,17 +39,13 @@ def health_table(frames: Frames) -> PrintedTable:
     """One row per run."""
     rows = []
     for run in frames.experiment.runs:
-        train, validation = _of(frames.rollouts, run), _of(frames.validation, run)
+        train, validation = _of(frames.episode_counts, run), _of(frames.validation, run).assign(count=1)
         tags = tag_errors(frames, run)
         rows.append(
             [
                 Cell(run.label),
-                Cell(f"{len(train):,}" if len(train) else MISSING),
-                Cell(_share(~train["reward_valid"])),
-                Cell(_share(train["stop_reason"].isin(TRUNCATED))),
-                Cell(f"{len(validation):,}" if len(validation) else MISSING),
-                Cell(_share(~validation["reward_valid"])),
-                Cell(_share(validation["stop_reason"].isin(TRUNCATED))),
+                *_episode_cells(train),
+                *_episode_cells(validation),
                 Cell(MISSING if tags is None else f"{tags[1]:,}"),
                 Cell(MISSING if tags is None or not tags[1] else percent(tags[0] / tags[1], 2)),
             ]
@@ -78,6 +74,16 @@ def health_table(frames: Frames) -> PrintedTable:
     )
 
 
+def _episode_cells(episodes: pd.DataFrame) -> list[Cell]:
+    """How many, and the shares of those that are invalid and that were cut off."""
+    total = int(episodes["count"].sum())
+    if not total:
+        return [Cell(MISSING)] * 3
+    invalid = episodes.loc[~episodes["reward_valid"].astype(bool), "count"].sum()
+    cut_off = episodes.loc[episodes["stop_reason"].isin(TRUNCATED), "count"].sum()
+    return [Cell(f"{total:,}"), Cell(percent(invalid / total, 1)), Cell(percent(cut_off / total, 1))]
+
+
 def tag_errors(frames: Frames, run: Run) -> tuple[int, int] | None:
     """(errors, tags) over all judges of the run's training tags; None when nothing is tagged."""
     counts = [frames.rubric_counts(run, judge) for judge in judges(run)]
@@ -92,11 +98,11 @@ def stop_bars(frames: Frames) -> list[StopBar]:
     """Training episodes' stop reasons per run; empty where rollouts are not stored."""
     bars = []
     for run in frames.experiment.runs:
-        reasons = _of(frames.rollouts, run)["stop_reason"]
-        if len(reasons):
-            shares = reasons.value_counts(normalize=True)
-            parts = [(r.value, STOP_WORDS[r], float(shares[r.value])) for r in StopReason if r.value in shares]
-            bars.append(StopBar(run.label, len(reasons), parts))
+        counts = _of(frames.episode_counts, run).groupby("stop_reason")["count"].sum()
+        total = int(counts.sum())
+        if total:
+            parts = [(r.value, STOP_WORDS[r], float(counts[r.value]) / total) for r in StopReason if r.value in counts]
+            bars.append(StopBar(run.label, total, parts))
     return bars
 
 
@@ -121,7 +127,3 @@ def disagreements(frames: Frames) -> list[str]:
 
 def _of(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
     return frame[(frame["method"] == run.method) & (frame["seed"] == run.seed)]
-
-
-def _share(flags: pd.Series) -> str:
-    return percent(float(flags.mean()), 1) if len(flags) else MISSING

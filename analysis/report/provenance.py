@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from analysis.panels import flat
-from analysis.runs import Experiment
+from analysis.runs import Experiment, Run
+from rised.records.layout import TIMINGS
 
 _LAYOUT = ("format", "version")
 _PER_RUN = ("method", "seed", "config_hash")
@@ -42,6 +46,34 @@ def unexpected(experiment: Experiment) -> list[str]:
 def description(experiment: Experiment) -> str:
     """The experiment's own sentence, from the first configuration that has one."""
     return next((text for run in experiment.runs if (text := str(run.config.get("description") or ""))), "")
+
+
+def fingerprint(run: Run) -> str:
+    """SHA-256 over a run's lists of shards, which name the hash of every shard: equal for equal records.
+
+    A compacted run's differs from that of the run it was made from: their files are not the same.
+    """
+    digest = hashlib.sha256()
+    for kind in run.reader.kinds():
+        if kind != TIMINGS:
+            for shard in run.reader.shards(kind):
+                digest.update(f"{shard.path} {shard.sha256}\n".encode())
+    return digest.hexdigest()
+
+
+def software() -> str:
+    """The versions that made the report."""
+    packages = ("rised", "pyarrow", "pandas", "numpy", "scipy", "matplotlib")
+    found = [f"{name} {version(name)}" for name in packages if _is_installed(name)]
+    return ", ".join([f"Python {platform.python_version()}", *found])
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _compare(headers: Mapping[str, Mapping[str, Any]]) -> tuple[list[Entry], list[Entry]]:

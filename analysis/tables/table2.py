@@ -198,8 +198,9 @@ def interval_table(frames: Frames) -> BuiltTable:
             f"Over tasks: the trained weights fixed, validation tasks drawn anew within each environment ({st.DRAWS:,} "
             "draws); the difference uses the same tasks for both methods. Over seeds: runs drawn anew; "
             f"with fewer than {st.MIN_SEEDS} there is nothing to draw from.",
-            "An interval over tasks says nothing about another training seed, and no correction is made for the number "
-            f"of methods compared ({len(frames.experiment.methods)}).",
+            "An interval over tasks says nothing about another training seed, and no correction is made here for the "
+            f"number of methods compared ({len(frames.experiment.methods)}): table comparisons makes it.",
+            st.FEW_SEEDS,
             *_notes(frames),
         ],
     )

@@ -217,11 +217,12 @@ class Learner:
     def _refuse_different_weights(self) -> None:
         if self.ranks.count == 1:
             return
-        sums = self.ranks.gather(float(sum(p.detach().double().sum() for p in self.model.parameters())))
+        bits = [parameter.detach().view(torch.int32).long().sum() for parameter in self.model.parameters()]
+        sums = self.ranks.gather(int(torch.stack(bits).sum()))
         if len(set(sums)) > 1:
             raise LearnerError(
-                f"update {self.updates}: the ranks' weights differ (sums {sums}); a node computes otherwise than the "
-                "others. Start again without it: the run goes on from its last committed step"
+                f"update {self.updates}: the ranks' weights differ (sums of their bits: {sums}); a node computes "
+                "otherwise than the others. Start again without it: the run goes on from its last committed step"
             )
 
     def _measures_shares(self) -> bool:

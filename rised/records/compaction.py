@@ -2,23 +2,25 @@
 
 Rows keep their order (by step). Rollouts keep only the columns of the schema ``episodes`` unless asked otherwise:
 token ids, masks and texts are most of the bytes and no table or figure reads them. A judge model's raw replies are
-left out with them.
+left out with them. Tags are counted on the way (``tag_counts``). Steps are merged one at a time, so that memory does
+not grow with the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
 
 from rised.records.errors import RecordError
-from rised.records.files import write_bytes
-from rised.records.layout import COMPACTED, CONFIG, DONE, HEADER, KIND_SCHEMAS
+from rised.records.files import WrittenFile, write_bytes
+from rised.records.layout import COMPACTED, CONFIG, DERIVED_KINDS, DONE, HEADER, KIND_SCHEMAS
 from rised.records.manifests import ShardEntry, json_bytes
 from rised.records.schemas import schema_of
-from rised.records.shards import COMPACTED_FORMAT, COMPACTED_VERSION, RunReader, write_shard
+from rised.records.shards import COMPACTED_FORMAT, COMPACTED_VERSION, RunReader, write_shard, write_stream
+from rised.records.tag_counts import count_tags
 
 
 def compact(
@@ -34,17 +36,16 @@ def compact(
         raise RecordError(f"{run_dir} has no {DONE}: only a finished run is compacted. Start it again to finish it.")
     if target.resolve() == reader.path.resolve():
         raise RecordError(f"{out_dir} is the run itself: compact into another folder")
-    entries = []
     published = [kind for kind in KIND_SCHEMAS if full_rollouts or kind != "judge_replies"]
-    for kind in published if kinds is None else kinds:
-        if not reader.shards(kind):
-            if kinds is not None:
-                raise RecordError(f"{run_dir} has no {kind} to compact")
-            continue
-        table = reader.scan(kind, columns=_columns(kind, full_rollouts), check_hashes=True)
-        name = _schema_name(kind, full_rollouts)
-        written = write_shard(target / f"{kind}.parquet", pa.Table.from_arrays(table.columns, schema=schema_of(name)))
-        entries.append(ShardEntry(written.path.name, written.byte_count, written.sha256, kind, table.num_rows))
+    wanted = [kind for kind in (published if kinds is None else kinds) if kind not in DERIVED_KINDS]
+    present = [kind for kind in wanted if reader.shards(kind)]
+    if kinds is not None and present != wanted:
+        raise RecordError(f"{run_dir} has no {', '.join(k for k in wanted if k not in present)} to compact")
+    entries = [_merged(reader, kind, target, full_rollouts) for kind in present]
+    if {"tags", "rollouts"} <= set(present):
+        counts = count_tags(reader)
+        written = write_shard(target / "tag_counts.parquet", counts)
+        entries.append(_entry(written, "tag_counts", counts.num_rows))
     for name in (CONFIG, HEADER, DONE):
         if (reader.path / name).exists():
             write_bytes(target / name, (reader.path / name).read_bytes())
@@ -58,10 +59,27 @@ def compact(
     return entries
 
 
+def _merged(reader: RunReader, kind: str, target: Path, full_rollouts: bool) -> ShardEntry:
+    """One kind's shards as one file, a step at a time: the whole may not fit in memory."""
+    name = _schema_name(kind, full_rollouts)
+    schema = schema_of(name)
+
+    def tables() -> Iterator[pa.Table]:
+        for step in [None] if reader.compacted else reader.steps():
+            steps = None if step is None else [step]
+            table = reader.scan(kind, columns=list(schema.names), steps=steps, check_hashes=True)
+            yield pa.Table.from_arrays(table.columns, schema=schema)
+
+    # Merging repeats nothing and compresses better: the sources' size is the most that it takes.
+    size = sum(shard.byte_count for shard in reader.shards(kind)) + (1 << 16)
+    written, rows = write_stream(target / f"{kind}.parquet", name, tables(), size)
+    return _entry(written, kind, rows)
+
+
+def _entry(written: WrittenFile, kind: str, rows: int) -> ShardEntry:
+    return ShardEntry(written.path.name, written.byte_count, written.sha256, kind, rows)
+
+
 def _schema_name(kind: str, full_rollouts: bool) -> str:
     schema = KIND_SCHEMAS[kind]
     return "episodes" if schema == "rollouts" and not full_rollouts else schema
-
-
-def _columns(kind: str, full_rollouts: bool) -> list[str]:
-    return list(schema_of(_schema_name(kind, full_rollouts)).names)

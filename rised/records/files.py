@@ -11,6 +11,7 @@ import errno
 import hashlib
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,6 +89,35 @@ def write_bytes(path: Path, data: bytes | memoryview) -> WrittenFile:
             f"cannot write {path}: {error.strerror or error}. Check the path and that you may write there."
         ) from error
     return WrittenFile(path, len(view), hashlib.sha256(view).hexdigest())
+
+
+def write_file(path: Path, write: Callable[[Path], None], byte_count: int) -> WrittenFile:
+    """Let ``write`` make a file under a temporary name, then rename it to ``path``; errors as in :func:`write_bytes`.
+
+    ``byte_count``: the most that it may take, checked against the free space before.
+    """
+    temporary = path.parent / f"{TEMPORARY_PREFIX}{path.name}"
+    try:
+        make_folder(path.parent)
+        free = free_bytes(path.parent)
+        if free < byte_count + SPARE_BYTES:
+            raise RecordError(_full_message(path, byte_count, free))
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        size = temporary.stat().st_size
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise RecordError(_full_message(path, byte_count, None)) from error
+        raise RecordError(
+            f"cannot write {path}: {error.strerror or error}. Check the path and that you may write there."
+        ) from error
+    finally:
+        _remove_quietly(temporary)
+    return WrittenFile(path, size, digest)
 
 
 def _write_temporary(temporary: Path, view: memoryview, name: str) -> None:

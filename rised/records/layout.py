@@ -21,10 +21,16 @@ KIND_SCHEMAS = {
     "validation": "rollouts",
     "validation_tags": "tags",
     "gradients": "gradients",
+    "judge_audits": "judge_audits",
+    "selection_audits": "selection_audits",
+    "tag_counts": "tag_counts",
 }
 """Kind of shard (and its folder in a run) -> name of its schema."""
 
-JUDGED_KINDS = frozenset({"tags", "judge_replies", "validation_tags"})
+DERIVED_KINDS = frozenset({"tag_counts"})
+"""Kinds that only compaction makes, from others."""
+
+JUDGED_KINDS = frozenset({"tags", "judge_replies", "validation_tags", "judge_audits", "selection_audits"})
 """Kinds with one folder per judge."""
 
 COUNTED_KINDS = frozenset({"rollouts", "validation"})
@@ -38,6 +44,9 @@ GRADIENT_SIGNAL = "gradient_signal"
 
 SECOND_TAGS = "second_tags"
 """Likewise: the tags of a second pass of the judge over the run's rollouts."""
+
+AUDIT = "audit"
+"""Likewise, one run directory for each judge in it: its tags beside the detectors', and how they agree."""
 
 STATE = "state"
 """Folder of what a resumed run needs (optimiser, random streams, cursors); old steps are removed."""

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 from rised.records.errors import RecordError
 from rised.records.types import (
     Gradient,
+    JudgeAudit,
     JudgeReply,
     Metric,
     Rollout,
     Selection,
+    SelectionAudit,
     StopReason,
     Tag,
     TagState,
@@ -124,6 +126,14 @@ def _gradient(row: dict[str, Any]) -> Gradient:
     return Gradient(**row | {"vector": tuple(row["vector"])})
 
 
+def _audit_row(audit: JudgeAudit | SelectionAudit) -> dict[str, Any]:
+    row = {name: getattr(audit, name) for name in type(audit).__slots__}
+    wrong = [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
+    if wrong:
+        raise RecordError(f"an audit of {audit.judge}: {wrong[0]} is not finite; an undefined one is None")
+    return row
+
+
 def _measure_row(record: Metric | Timing) -> dict[str, Any]:
     if record.value is not None and not math.isfinite(record.value):
         raise RecordError(f"{record.name!r} of step {record.step} is {record.value}: an undefined metric is None")
@@ -160,6 +170,8 @@ CONVERSIONS: dict[str, Conversion] = {
     "judge_replies": Conversion(JudgeReply, _reply_row, _reply),
     "selections": Conversion(Selection, _selection_row, lambda row: Selection(**row)),
     "gradients": Conversion(Gradient, _gradient_row, _gradient),
+    "judge_audits": Conversion(JudgeAudit, _audit_row, lambda row: JudgeAudit(**row)),
+    "selection_audits": Conversion(SelectionAudit, _audit_row, lambda row: SelectionAudit(**row)),
     "metrics": Conversion(Metric, _measure_row, lambda row: Metric(**row)),
     "timings": Conversion(Timing, _measure_row, lambda row: Timing(**row)),
     "tasks": Conversion(Mapping, _task_row, _task),

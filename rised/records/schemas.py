@@ -16,10 +16,12 @@ from rised.records.errors import RecordError
 from rised.records.rows import CONVERSIONS
 from rised.records.types import (
     Gradient,
+    JudgeAudit,
     JudgeReply,
     Metric,
     Rollout,
     Selection,
+    SelectionAudit,
     Tag,
     Timing,
 )
@@ -27,7 +29,18 @@ from rised.records.types import (
 NAME_KEY = b"rised.schema"
 VERSION_KEY = b"rised.schema_version"
 
-Record = Rollout | Tag | JudgeReply | Selection | Gradient | Metric | Timing | Mapping[str, Any]
+Record = (
+    Rollout
+    | Tag
+    | JudgeReply
+    | Selection
+    | Gradient
+    | JudgeAudit
+    | SelectionAudit
+    | Metric
+    | Timing
+    | Mapping[str, Any]
+)
 
 
 def _field(name: str, kind: pa.DataType, nullable: bool = False) -> pa.Field:
@@ -181,6 +194,48 @@ SCHEMAS: dict[str, pa.Schema] = {
         ],
     ),
 }
+
+SCHEMAS["tag_counts"] = _schema(
+    "tag_counts",
+    1,
+    [
+        _field("step", _INT),
+        _field("environment", _TEXT),
+        _field("rubric_id", _TEXT),
+        _field("judge", _TEXT),
+        _field("demonstrates", _INT),
+        _field("violates", _INT),
+        _field("absent", _INT),
+        _field("error", _INT),
+    ],
+)
+"""Training tags as counts of rollouts: what a compacted run keeps for the analysis beside the tags themselves."""
+SCHEMAS["judge_audits"] = _schema(
+    "judge_audits",
+    1,
+    [
+        *(_field(name, _TEXT) for name in ("environment", "rubric_id", "state", "judge", "model", "detectors")),
+        *(_field(name, _INT) for name in ("rollouts", "errors")),
+        *(_field(name, _INT) for name in ("true_positives", "false_positives", "false_negatives", "true_negatives")),
+        *(
+            _field(f"{name}{bound}", _REAL, nullable=True)
+            for name in ("precision", "recall", "kappa")
+            for bound in ("", "_low", "_high")
+        ),
+    ],
+)
+SCHEMAS["selection_audits"] = _schema(
+    "selection_audits",
+    1,
+    [
+        _field("step", _INT),
+        *(_field(name, _TEXT) for name in ("judge", "model", "rubrics")),
+        *(_field(name, _INT) for name in ("groups", "selected")),
+        *(_field(name, _REAL) for name in ("overlap", "chance_overlap")),
+        _field("profile_cosine", _REAL, nullable=True),
+        _field("untagged", _INT),
+    ],
+)
 
 _TEXTS = {"system_prompt", "steering_text", "messages", "turns", "final_observation"}
 _BULKY = _TEXTS | {"token_ids", "policy_mask", "logprobs"}

@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from rised.records.errors import RecordError
-from rised.records.files import WrittenFile, write_bytes
+from rised.records.files import WrittenFile, write_bytes, write_file
 from rised.records.layout import COMPACTED, CONFIG, DONE, HEADER, KIND_SCHEMAS
 from rised.records.manifests import (
     Manifest,
@@ -31,6 +31,8 @@ from rised.records.schemas import check_schema, schema_of
 
 COMPACTED_FORMAT = "rised.compacted"
 COMPACTED_VERSION = 1
+ROW_GROUP = 1 << 17
+"""Rows of a row group: what is read at least, and what its statistics leave out."""
 
 _REAL_LISTS = {"rollouts": ["logprobs.list.element"], "gradients": ["vector.list.element"]}
 """Columns of real numbers without repetition, split by bytes. Log-probabilities are float32 numbers kept as float64:
@@ -39,21 +41,50 @@ their zero halves compress to nothing."""
 
 def encode(table: pa.Table) -> pa.Buffer:
     """Parquet bytes of a table with one of our schemas; equal tables give equal bytes (no times, no paths)."""
-    name = check_schema(table.schema, None, "the table to write")
+    sink = pa.BufferOutputStream()
+    _write(sink, table.schema, [table.combine_chunks()])
+    return sink.getvalue()
+
+
+def _write(sink: Any, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
+    """Write tables of one schema after each other, in row groups of ``ROW_GROUP`` rows; returns the number of rows."""
+    name = check_schema(schema, None, "the table to write")
     split = _REAL_LISTS.get(name, [])
     numbers = {"seed", "token_ids.list.element", *split}
-    sink = pa.BufferOutputStream()
-    pq.write_table(
-        table.combine_chunks(),
+    row_count, waiting = 0, schema.empty_table()
+    with pq.ParquetWriter(
         sink,
+        schema,
         compression="zstd",
         compression_level=3,
-        use_dictionary=[leaf for leaf in _leaves(table.schema) if leaf not in numbers],
+        use_dictionary=[leaf for leaf in _leaves(schema) if leaf not in numbers],
         column_encoding=dict.fromkeys(split, "BYTE_STREAM_SPLIT") or None,
-        row_group_size=1 << 17,
         store_schema=True,
-    )
-    return sink.getvalue()
+    ) as writer:
+        for table in tables:
+            row_count += table.num_rows
+            waiting = pa.concat_tables([waiting, table])
+            full = waiting.num_rows - waiting.num_rows % ROW_GROUP
+            if full:
+                writer.write_table(waiting.slice(0, full), row_group_size=ROW_GROUP)
+                waiting = waiting.slice(full)
+        if waiting.num_rows or not row_count:
+            writer.write_table(waiting, row_group_size=ROW_GROUP)
+    return row_count
+
+
+def write_stream(path: Path | str, schema: str, tables: Iterable[pa.Table], byte_count: int) -> tuple[WrittenFile, int]:
+    """Write tables after each other into one shard, atomically and without holding them all; file and row count.
+
+    ``byte_count``: the most that it may take, checked against the free space.
+    """
+    target, rows = Path(path), 0
+
+    def write(temporary: Path) -> None:
+        nonlocal rows
+        rows = _write(str(temporary), schema_of(schema), tables)
+
+    return write_file(target, write, byte_count), rows
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
@@ -84,7 +115,7 @@ def read_shard(path: Path | str, schema: str | None = None, columns: Sequence[st
     try:
         return pq.ParquetFile(path).read(columns=None if columns is None else list(columns))
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
 def check_file(path: Path, schema: str | None) -> str:
@@ -94,11 +125,12 @@ def check_file(path: Path, schema: str | None) -> str:
     except FileNotFoundError:
         raise RecordError(f"{path} does not exist. Run the stage that writes it, or check the path.") from None
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     return check_schema(found, schema, str(path))
 
 
-def _unreadable(path: Path | str, error: Exception) -> RecordError:
+def unreadable(path: Path | str, error: Exception) -> RecordError:
+    """The error for a file that Arrow cannot read."""
     return RecordError(
         f"{path} cannot be read as Parquet: {' '.join(str(error).split())[:200]}. It is truncated or not a shard; "
         "restore it from a copy, or remove it and run the stage that writes it again."
@@ -124,6 +156,11 @@ class RunReader:
         self._compacted: dict[str, Any] | None = None
         if compacted.exists():
             self._compacted = read_json(compacted, COMPACTED_FORMAT, COMPACTED_VERSION)
+
+    @property
+    def compacted(self) -> bool:
+        """Whether this is a run's compacted form."""
+        return self._compacted is not None
 
     @property
     def done(self) -> bool:
@@ -163,6 +200,16 @@ class RunReader:
         found = [shard for step in chosen for shard in self.manifest(step).shards_of(kind)]
         return [shard for shard in found if judge is None or shard.judge == judge]
 
+    def kinds(self) -> list[str]:
+        """Kinds of which the run has shards."""
+        return [kind for kind in KIND_SCHEMAS if self.shards(kind)]
+
+    def columns(self, kind: str) -> list[str]:
+        """Columns that the run keeps of a kind: a compacted run may lack texts and tokens; none where it has no such
+        records."""
+        shards = self.shards(kind)
+        return list(schema_of(check_file(self.path / shards[0].path, None)).names) if shards else []
+
     def scan(
         self,
         kind: str,
@@ -200,7 +247,7 @@ class RunReader:
             dataset = ds.dataset(paths, schema=wanted, format="parquet")
             return dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
         except (pa.ArrowException, OSError) as error:
-            raise _unreadable(f"a {kind} shard below {self.path}", error) from error
+            raise unreadable(f"a {kind} shard below {self.path}", error) from error
 
     @staticmethod
     def _check_kept(kind: str, stored: str, columns: Sequence[str] | None) -> None:

@@ -194,6 +194,63 @@ class Gradient:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgeAudit:
+    """How one judge's tags agree with the detectors' on one rubric of one environment, over the rollouts of some steps.
+
+    ``state``: the one that is counted as shown; ``violates`` of a positive rubric is a row of its own.
+    ``rubric_id`` "" is all rubrics of the environment together. ``errors`` of ``rollouts`` have no valid tag of the
+    judge and enter nothing else; of the others, the four counts compare judge (positive) and detector (true).
+    Precision and recall are undefined (None) over nothing, with Wilson's intervals; ``kappa`` is Cohen's over all
+    states, its interval from resampled groups, and equal on the rows of one rubric.
+    """
+
+    environment: str
+    rubric_id: str
+    state: str
+    judge: str
+    model: str
+    detectors: str
+    rollouts: int
+    errors: int
+    true_positives: int
+    false_positives: int
+    false_negatives: int
+    true_negatives: int
+    precision: float | None
+    precision_low: float | None
+    precision_high: float | None
+    recall: float | None
+    recall_low: float | None
+    recall_high: float | None
+    kappa: float | None
+    kappa_low: float | None
+    kappa_high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionAudit:
+    """What a judge's errors do to one step's profiles and selection.
+
+    ``rubrics``: ``covered`` takes from the judge only the rubrics that detectors decide, so that nothing but its errors
+    differs; ``all`` takes everything that it tags. ``overlap``: share of the ``selected`` of ``groups`` that both
+    select; ``chance_overlap``: the share that two random selections of that size share on average, environments
+    aside. ``profile_cosine``: mean over the groups that both have a profile of, None without one or for ``all``;
+    ``untagged``: groups without a profile by the judge.
+    """
+
+    step: int
+    judge: str
+    model: str
+    rubrics: str
+    groups: int
+    selected: int
+    overlap: float
+    chance_overlap: float
+    profile_cosine: float | None
+    untagged: int
+
+
+@dataclass(frozen=True, slots=True)
 class Metric:
     """One number of one step. ``value`` is None when undefined (never NaN). ``unit``: tokens, count, fraction, nats…"""
 

@@ -22,7 +22,7 @@ from rised.rubrics.base import RubricError
 from rised.rubrics.judge_endpoint import Replica, Replicas, ServerGone
 from rised.rubrics.judge_record import JudgeCounters
 from rised.rubrics.judge_transcript import storable
-from rised.rubrics.settings import LlmJudgeSettings
+from rised.rubrics.settings import ChatSettings
 
 CONNECT_S = 10.0
 KEEP_ALIVE_S = 2.0
@@ -86,7 +86,7 @@ class Completion:
 class ChatClient:
     """Requests to one endpoint's replicas. An async context manager; it belongs to one event loop."""
 
-    def __init__(self, settings: LlmJudgeSettings, replicas: Replicas, counters: JudgeCounters) -> None:
+    def __init__(self, settings: ChatSettings, replicas: Replicas, counters: JudgeCounters) -> None:
         self.settings, self.replicas, self.counters = settings, replicas, counters
         self._key = read_key(settings.api_key_env)
         headers = {"Accept-Encoding": "identity"}  # what is limited in size must not be compressed

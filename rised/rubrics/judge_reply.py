@@ -85,8 +85,8 @@ def read_reply(text: str, finish_reason: str, rubrics: Sequence[Rubric], turn_co
         raise
 
 
-def find_object(text: str) -> dict[str, Any]:
-    """The one object with ``tags`` in a reply, by the rule above."""
+def find_object(text: str, key: str = "tags") -> dict[str, Any]:
+    """The one object with ``key`` in a reply, by the rule above."""
     plain = _without_thinking(text.lstrip("\ufeff").strip())
     if not plain:
         raise ReplyError("no_json", "the reply is empty")
@@ -96,21 +96,21 @@ def find_object(text: str) -> dict[str, Any]:
         if error.code != "invalid_json":
             raise
     else:
-        return _with_tags(whole)
+        return _with_key(whole, key)
     found: list[dict[str, Any]] = []
     for piece in _balanced(plain):
         try:
             value = parse(piece)
         except ReplyError as error:
-            if error.code == "invalid_json" and '"tags"' not in piece:
+            if error.code == "invalid_json" and f'"{key}"' not in piece:
                 continue  # braces in prose
             raise
-        if "tags" in value and value not in found:
+        if key in value and value not in found:
             found.append(value)
     if not found:
-        raise ReplyError("no_json", "no JSON object with a key 'tags'")
+        raise ReplyError("no_json", f"no JSON object with a key '{key}'")
     if len(found) > 1:
-        raise ReplyError("ambiguous", f"{len(found)} different objects with a key 'tags'")
+        raise ReplyError("ambiguous", f"{len(found)} different objects with a key '{key}'")
     return found[0]
 
 
@@ -123,11 +123,11 @@ def _without_thinking(text: str) -> str:
     return text
 
 
-def _with_tags(value: Any) -> dict[str, Any]:
+def _with_key(value: Any, key: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ReplyError("schema", f"a {type(value).__name__} instead of an object")
-    if "tags" not in value:
-        raise ReplyError("schema", "the object has no key 'tags'")
+    if key not in value:
+        raise ReplyError("schema", f"the object has no key '{key}'")
     return value
 
 

@@ -18,15 +18,11 @@ class RuleJudgeSettings(Settings):
     type: Literal["rules"] = strict("rules", description="judge by the detectors of rised.rubrics.detectors")
 
 
-class LlmJudgeSettings(Settings):
-    """A language model behind an OpenAI-compatible server. What shapes a verdict is strict and in the judge's id."""
+class ChatSettings(Settings):
+    """A language model behind an OpenAI-compatible server, and how it is asked. What shapes a reply is strict."""
 
-    type: Literal["llm"] = strict(description="judge by a language model behind an OpenAI-compatible server")
     model: str = strict(min_length=1, description="the model, by the name under which it is served")
     revision: str = strict("main", min_length=1, description="revision of the model's weights")
-    prompt: str = strict(
-        "data/prompts/judge_v1.md", min_length=1, description="prompt file, relative to the repository root"
-    )
     temperature: float = strict(0.0, ge=0, description="sampling temperature of the judge; 0 is greedy")
     seed: int = strict(0, ge=0, description="seed that is sent with every request")
     max_reply_tokens: int = strict(3072, gt=0, description="longest reply of the judge, in tokens")
@@ -67,6 +63,15 @@ class LlmJudgeSettings(Settings):
         ge=0,
         le=1,
         description="stop when more of a batch's rollouts got no answer from the server than this share",
+    )
+
+
+class LlmJudgeSettings(ChatSettings):
+    """The judge that is a language model. What shapes a verdict is strict and in the judge's id."""
+
+    type: Literal["llm"] = strict(description="judge by a language model behind an OpenAI-compatible server")
+    prompt: str = strict(
+        "data/prompts/judge_v1.md", min_length=1, description="prompt file, relative to the repository root"
     )
 
 

@@ -50,6 +50,8 @@ class Provenance(StrEnum):
     """The name stands in our source documents (RISED, Tables 3 and 4)."""
     OURS = "ours"
     """Our own reconstruction."""
+    DISCOVERED = "discovered"
+    """Found in rollouts by ``rubric_discovery``."""
 
 
 class _Entry(BaseModel):
@@ -58,6 +60,24 @@ class _Entry(BaseModel):
     id: str = Field(pattern=_IDENTIFIER)
     definition: str = Field(min_length=20, max_length=200, pattern=r"^[A-Z][^\n]*\.$")
     provenance: Provenance
+
+
+class Source(BaseModel):
+    """Where a discovered entry comes from. It says nothing of the meaning and is no part of the hash.
+
+    ``model``: who found it; a stand-in says so (``scripted:…``, ``recorded:…``). ``prevalence``, ``kappa`` and
+    ``outcome_correlation``: what the screens measured. ``edited``: fields that a person changed.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    observations: tuple[str, ...] = ()
+    merged_from: tuple[str, ...] = ()
+    prevalence: float | None = None
+    kappa: float | None = None
+    outcome_correlation: float | None = None
+    edited: tuple[str, ...] = ()
 
 
 class Skill(_Entry):
@@ -73,6 +93,7 @@ class Rubric(_Entry):
     negative_example: str = Field(min_length=10)
     environments: tuple[str, ...] = Field(min_length=1)
     note: str = ""
+    source: Source | None = None
 
     @property
     def words(self) -> str:
@@ -81,11 +102,13 @@ class Rubric(_Entry):
 
 
 class _Document(BaseModel):
-    """The file as written."""
+    """The file as written. A frozen one holds its own ``hash`` and that of the ``draft`` that it was frozen from."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: int = Field(ge=1, strict=True)
+    hash: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
+    draft: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
     environments: tuple[str, ...] = Field(min_length=1)
     skills: tuple[Skill, ...] = Field(min_length=1)
     rubrics: tuple[Rubric, ...] = Field(min_length=1)
@@ -93,12 +116,17 @@ class _Document(BaseModel):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A checked vocabulary. The order of ``rubrics`` and ``skills`` is the order of the profile components."""
+    """A checked vocabulary. The order of ``rubrics`` and ``skills`` is the order of the profile components.
+
+    ``frozen_hash`` and ``draft_hash``: as they stand in the file of a frozen vocabulary, else None.
+    """
 
     version: int
     environments: tuple[str, ...]
     skills: tuple[Skill, ...]
     rubrics: tuple[Rubric, ...]
+    frozen_hash: str | None = None
+    draft_hash: str | None = None
 
     @cached_property
     def hash(self) -> str:
@@ -107,7 +135,7 @@ class Vocabulary:
             "version": self.version,
             "environments": list(self.environments),
             "skills": [skill.model_dump(mode="json") for skill in self.skills],
-            "rubrics": [rubric.model_dump(mode="json") for rubric in self.rubrics],
+            "rubrics": [rubric.model_dump(mode="json", exclude={"source"}) for rubric in self.rubrics],
         }
         text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
@@ -174,54 +202,120 @@ def _duplicates(values: Iterable[str]) -> list[str]:
     return sorted(value for value, count in Counter(values).items() if count > 1)
 
 
-def _contradictions(document: _Document, rubric_count: int | None, skill_count: int | None) -> list[str]:
-    """What a schema cannot see: repeated ids, names that point nowhere, skills without members, wrong totals."""
+def refuse_contradictions(
+    environments: Sequence[str],
+    skills: Sequence[Skill],
+    rubrics: Sequence[Rubric],
+    place: Path,
+    *,
+    rubric_count: int | None = None,
+    skill_count: int | None = None,
+) -> None:
+    """RubricError that lists everything in which the entries contradict each other; ``place``: their file."""
+    found = _contradictions(environments, skills, rubrics)
+    for kind, count, wanted in (("rubrics", len(rubrics), rubric_count), ("skills", len(skills), skill_count)):
+        if wanted is not None and count != wanted:
+            found.append(f"{count} {kind}, expected exactly {wanted}")
+    if found:
+        raise RubricError("the vocabulary is not usable:\n" + "\n".join(f"{place}: {problem}" for problem in found))
+
+
+def _contradictions(environments: Sequence[str], skills: Sequence[Skill], rubrics: Sequence[Rubric]) -> list[str]:
+    """What a schema cannot see: repeated entries, names that point nowhere, skills without members, two polarities."""
     found: list[str] = []
-    skill_ids = [skill.id for skill in document.skills]
+    skill_ids = [skill.id for skill in skills]
     for kind, values in (
-        ("rubric id", [rubric.id for rubric in document.rubrics]),
-        ("rubric definition", [rubric.definition for rubric in document.rubrics]),
+        ("rubric id", [rubric.id for rubric in rubrics]),
+        ("rubric definition", [rubric.definition for rubric in rubrics]),
         ("skill id", skill_ids),
-        ("environment", document.environments),
+        ("environment", environments),
     ):
         found += [f"{kind} {value!r} stands twice" for value in _duplicates(values)]
-    for rubric in document.rubrics:
+    for rubric in rubrics:
         if rubric.skill not in skill_ids:
             found.append(f"rubric {rubric.id!r}: skill {rubric.skill!r} is not defined under skills")
-        unknown = sorted(set(rubric.environments) - set(document.environments))
+        unknown = sorted(set(rubric.environments) - set(environments))
         if unknown:
             found.append(f"rubric {rubric.id!r}: environments {unknown} are not listed under environments")
         if _duplicates(rubric.environments):
             found.append(f"rubric {rubric.id!r}: environments {_duplicates(rubric.environments)} stand twice")
-    used = {rubric.skill for rubric in document.rubrics}
+        if rubric.positive_example.casefold() == rubric.negative_example.casefold():
+            found.append(f"rubric {rubric.id!r}: its positive and its negative example say the same")
+    used = {rubric.skill for rubric in rubrics}
     found += [f"skill {skill!r} has no rubric" for skill in skill_ids if skill not in used]
-    for kind, count, wanted in (
-        ("rubrics", len(document.rubrics), rubric_count),
-        ("skills", len(document.skills), skill_count),
-    ):
-        if wanted is not None and count != wanted:
-            found.append(f"{count} {kind}, expected exactly {wanted}")
-    return found
+    return found + _alike(rubrics)
+
+
+def _alike(rubrics: Sequence[Rubric]) -> list[str]:
+    """Pairs of rubrics that differ in word order, case, articles or inflection alone, in name or in definition."""
+    found = []
+    for text in ("words", "definition"):
+        seen: dict[frozenset[str], Rubric] = {}
+        for rubric in rubrics:
+            other = seen.setdefault(_words(getattr(rubric, text)), rubric)
+            if other.id == rubric.id:
+                continue
+            if other.polarity is rubric.polarity:
+                found.append(f"rubrics {other.id!r} and {rubric.id!r} name one behaviour")
+            else:
+                found.append(
+                    f"rubrics {other.id!r} and {rubric.id!r} name one behaviour with two polarities: a positive rubric "
+                    "has `violates` for its opposite"
+                )
+    return list(dict.fromkeys(found))
+
+
+_ARTICLES = frozenset({"a", "an", "the", "its", "their"})
+
+
+def _words(text: str) -> frozenset[str]:
+    """What a text is about: its words without articles, number and inflection."""
+    found = "".join(c if c.isalnum() else " " for c in text.lower()).split()
+    return frozenset(_stem(word) for word in found if word not in _ARTICLES)
+
+
+def _stem(word: str) -> str:
+    for ending in ("ing", "ed", "es", "s"):
+        if word.endswith(ending) and len(word) - len(ending) >= 4:
+            return word[: -len(ending)].rstrip("e")
+    return word.rstrip("e") if len(word) > 4 else word
 
 
 def load_vocabulary(
     path: Path = DEFAULT_VOCABULARY,
     *,
-    rubric_count: int | None = RUBRIC_COUNT,
-    skill_count: int | None = SKILL_COUNT,
+    rubric_count: int | None = None,
+    skill_count: int | None = None,
+    edited: bool = False,
 ) -> Vocabulary:
-    """Read and check a vocabulary file; a count of None accepts any number (discovery drafts, tests).
+    """Read and check a vocabulary file. Counts: as many as there must be; the shipped vocabulary has the paper's.
 
-    Raises RubricError that lists every fault with its place in the file.
+    ``edited`` accepts a frozen vocabulary that a person has changed since. Raises RubricError that lists every fault
+    with its place in the file.
     """
+    if path.resolve() == DEFAULT_VOCABULARY:
+        rubric_count, skill_count = rubric_count or RUBRIC_COUNT, skill_count or SKILL_COUNT
     try:
         document = load(_Document, [path])
     except ConfigError as error:
         raise RubricError(f"the vocabulary is not usable:\n{error}") from error
-    problems = _contradictions(document, rubric_count, skill_count)
-    if problems:
-        raise RubricError("the vocabulary is not usable:\n" + "\n".join(f"{path}: {problem}" for problem in problems))
-    return Vocabulary(document.version, document.environments, document.skills, document.rubrics)
+    refuse_contradictions(
+        document.environments,
+        document.skills,
+        document.rubrics,
+        path,
+        rubric_count=rubric_count,
+        skill_count=skill_count,
+    )
+    made = Vocabulary(
+        document.version, document.environments, document.skills, document.rubrics, document.hash, document.draft
+    )
+    if made.frozen_hash not in (None, made.hash) and not edited:
+        raise RubricError(
+            f"{path} was changed after it was frozen (hash {made.hash[:12]}, the file says "
+            f"{str(made.frozen_hash)[:12]}): freeze it again with `python -m rubric_discovery.freeze`"
+        )
+    return made
 
 
 def markdown_table(vocabulary: Vocabulary) -> str:

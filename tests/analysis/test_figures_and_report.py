@@ -15,7 +15,7 @@ import pytest
 from analysis.figures import figure2, figure4, style
 from analysis.frames import Frames
 from analysis.names import METHODS
-from analysis.report import health, overview, page, provenance, samples
+from analysis.report import health, overview, page, provenance
 from analysis.report.__main__ import main as report_main
 from analysis.runs import find_experiment
 from analysis.synthetic import JUDGE
@@ -147,32 +147,9 @@ def test_the_report_goes_into_a_folder_or_under_a_given_name(
     assert (tmp_path / "other" / "name.html").read_text() == "synthetic_grid"
 
 
-def test_text_from_episodes_is_escaped_in_the_report(page_text: str) -> None:
-    assert "nothing was run &lt;b&gt;here&lt;/b&gt;" in page_text
-    assert "nothing was run <b>here</b>" not in page_text
-
-
 def test_the_report_says_when_its_data_are_synthetic_and_which_runs_are_missing(page_text: str) -> None:
     assert "Nothing on this page is a result" in page_text
     assert "Round-robin Variance seed 1: unfinished at update 2 of 4" in page_text
-
-
-def test_samples_hold_a_success_and_a_failure_with_tags_at_their_turn_and_the_selection(frames: Frames) -> None:
-    found = samples.sample(frames)
-    training = [s for s in found if s.split == "training"]
-    assert {(s.environment, s.outcome) for s in found} == {
-        (e, o) for e in ("alfworld", "webshop", "dbbench") for o in ("success", "failure")
-    }
-    assert {s.step for s in training} == {1, 4} and {s.step for s in found if s.split == "validation"} == {0, 4}
-    assert all(s.selection.startswith("Its group was") for s in training)
-    run = frames.experiment.of("rised")[0]
-    tags = run.reader.scan("validation_tags", steps=[4]).to_pandas()
-    episodes = run.reader.scan("validation", ["rollout_id", "task_id"], steps=[4]).to_pandas()
-    sample = next(s for s in found if s.method == "rised" and s.split == "validation" and s.step == 4)
-    rollout = episodes.set_index("task_id").loc[sample.task_id, "rollout_id"]
-    expected = tags[(tags["rollout_id"] == rollout) & tags["evidence_turn"].notna()]
-    shown = {(tag.rubric, turn.index) for turn in sample.turns for tag in turn.tags}
-    assert shown == {(row.rubric_id, int(row.evidence_turn)) for row in expected.itertuples()}
 
 
 def test_a_stored_rate_that_differs_from_its_episodes_is_reported(frames: Frames) -> None:

@@ -14,16 +14,20 @@ import pytest
 from ruamel.yaml import YAML
 
 from rised.rubrics.base import RubricError
+from rised.rubrics.judge_rules import load_detectors
 from rised.rubrics.vocabulary import (
     DEFAULT_VOCABULARY,
+    RUBRIC_COUNT,
     Polarity,
     Provenance,
     Vocabulary,
     load_vocabulary,
     with_table,
 )
+from rubric_discovery.embedding import tfidf
 
 Edit = Callable[[dict[str, Any]], None]
+OTHER = "Does something that no other rubric speaks of."
 
 
 def written(tmp_path: Path, edit: Edit) -> Path:
@@ -110,7 +114,30 @@ def test_the_hash_ignores_layout_and_sees_content_and_order(tmp_path: Path, voca
     ("edit", "message"),
     [
         (lambda d: d["rubrics"].append(dict(d["rubrics"][0])), "rubric id 'systematic_object_search' stands twice"),
-        (lambda d: d["rubrics"].pop(), "58 rubrics, expected exactly 59"),
+        (
+            lambda d: d["rubrics"].append(dict(d["rubrics"][0], id="objects_systematic_searches", definition=OTHER)),
+            "rubrics 'systematic_object_search' and 'objects_systematic_searches' name one behaviour",
+        ),
+        (
+            lambda d: d["rubrics"].append(
+                dict(d["rubrics"][0], id="systematic_object_searching", definition=OTHER, polarity="negative")
+            ),
+            "name one behaviour with two polarities",
+        ),
+        (
+            lambda d: d["rubrics"].append(
+                dict(
+                    d["rubrics"][1],
+                    id="other_words",
+                    definition=d["rubrics"][1]["definition"].replace("Searches", "Search"),
+                )
+            ),
+            "name one behaviour",
+        ),
+        (
+            lambda d: d["rubrics"][0].update(positive_example="It looks around.", negative_example="It looks around."),
+            "its positive and its negative example say the same",
+        ),
         (lambda d: d["skills"].append(dict(d["skills"][0], id="charm")), "skill 'charm' has no rubric"),
         (lambda d: d["rubrics"][3].update(skill="charm"), "skill 'charm' is not defined under skills"),
         (lambda d: d["rubrics"][3].update(environments=["webshp"]), r"\['webshp'\] are not listed"),
@@ -145,9 +172,32 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_vocabulary(tmp_path / "nowhere.yaml")
 
 
-def test_a_vocabulary_of_another_size_is_accepted_only_when_asked_for(tmp_path: Path) -> None:
+def test_only_the_shipped_vocabulary_must_have_the_papers_size_unless_one_asks(tmp_path: Path) -> None:
     path = written(tmp_path, lambda document: document["rubrics"].pop())
-    assert len(load_vocabulary(path, rubric_count=None)) == 58
+    assert len(load_vocabulary(path)) == 58
+    with pytest.raises(RubricError, match="58 rubrics, expected exactly 59"):
+        load_vocabulary(path, rubric_count=RUBRIC_COUNT)
+
+
+def test_every_rubric_is_decided_by_a_detector_somewhere(vocabulary: Vocabulary) -> None:
+    detectors = load_detectors()
+    undecided = {r.id for r in vocabulary.rubrics if not any(r.id in detectors[name] for name in r.environments)}
+    assert not undecided, "what rules decide from a log can be observed"
+
+
+def test_every_environment_has_wanted_and_unwanted_behaviours_of_half_the_skills(vocabulary: Vocabulary) -> None:
+    for environment in vocabulary.environments:
+        for polarity in Polarity:
+            assert len(vocabulary.applicable(environment, polarity)) >= 8
+        assert len({rubric.skill for rubric in vocabulary.applicable(environment)}) >= 5
+
+
+def test_no_two_rubrics_of_one_polarity_are_alike_in_words(vocabulary: Vocabulary) -> None:
+    vectors = tfidf([f"{rubric.words}: {rubric.definition}" for rubric in vocabulary.rubrics])
+    similarity = vectors @ vectors.T
+    rubrics = vocabulary.rubrics
+    pairs = [(i, j) for i in range(len(rubrics)) for j in range(i) if rubrics[i].polarity is rubrics[j].polarity]
+    assert max(similarity[i, j] for i, j in pairs) < 0.5, "below what discovery would merge"
 
 
 def test_the_documented_table_is_the_vocabulary(repository: Path, vocabulary: Vocabulary) -> None:

@@ -67,11 +67,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--endpoint", type=Path, required=True)
     parser.add_argument("--broken", action="store_true")
+    parser.add_argument("--slow", type=float, default=0.0, help="seconds before it answers")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--fail-at", type=int)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if args.out is None:
+        time.sleep(args.slow)
         serve(args.endpoint, args.broken)
     for step in range(1, args.steps + 1):
         ask(args.endpoint)

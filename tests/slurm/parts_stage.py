@@ -18,11 +18,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--fail-once", type=int)
     parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument("--closing-seconds", type=float, default=0.0)
     args = parser.parse_args()
     shares = args.out.with_name("shares")
     shares.mkdir(exist_ok=True)
     part, parts = os.environ.get("STAGE_PART"), int(os.environ.get("STAGE_PARTS", "1"))
     if part is None:
+        time.sleep(args.closing_seconds)
         found = sorted(shares.glob("*.txt"))
         args.out.write_text(f"{sum(int(path.read_text()) for path in found)} from {len(found)} shares\n")
         return

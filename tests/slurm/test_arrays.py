@@ -42,17 +42,17 @@ def test_only_the_parts_that_failed_are_run_again(parts: Stage) -> None:
 
 
 def test_a_killed_launcher_is_followed_by_one_that_attaches_to_the_array(parts: Stage) -> None:
-    launcher = parts.launch("--items", 10, "--seconds", 4)
+    launcher = parts.launch("--items", 10, "--seconds", 10)
     await_that(lambda: sum(runs(parts)) >= 1, why=parts.log.read_text)
     end(launcher, signal.SIGKILL)
-    assert parts.launch("--items", 10, "--seconds", 4).wait(90) == 0
+    assert parts.launch("--items", 10, "--seconds", 10).wait(90) == 0
     assert "attached to job" in parts.log.read_text()
     assert parts.out.read_text() == TOTAL
     assert runs(parts) == [1] * 5
 
 
 def test_an_array_whose_id_was_never_written_down_is_found_by_its_name(parts: Stage) -> None:
-    launcher = parts.launch("--items", 10, "--seconds", 4)
+    launcher = parts.launch("--items", 10, "--seconds", 10)
     await_that(lambda: sum(runs(parts)) >= 1, why=parts.log.read_text)
     end(launcher, signal.SIGKILL)
     record = parts.folder / "job" / "job.json"
@@ -60,7 +60,7 @@ def test_an_array_whose_id_was_never_written_down_is_found_by_its_name(parts: St
     job = parts.array()
     record.write_text(text.replace(f'"job": "{job}"', '"job": ""'))
     assert record.read_text() != text
-    assert parts.launch("--items", 10, "--seconds", 4).wait(90) == 0
+    assert parts.launch("--items", 10, "--seconds", 10).wait(90) == 0
     assert "found by its name" in parts.log.read_text()
     assert runs(parts) == [1] * 5
 
@@ -81,6 +81,39 @@ def test_a_part_that_someone_cancels_is_run_again_alone(parts: Stage) -> None:
     assert parts.launch("--items", 10, "--seconds", 3).wait(90) == 0
     assert parts.out.read_text() == TOTAL
     assert runs(parts) == [1, 1, 2, 1, 1]
+
+
+def test_parts_run_again_when_their_result_is_wanted_again_or_their_number_changes(parts: Stage) -> None:
+    assert parts.launch("--items", 10).wait(90) == 0
+    parts.out.unlink()
+    assert parts.launch("--items", 10).wait(90) == 0
+    assert runs(parts) == [2] * 5
+    parts.options = ("--parts", "4")
+    assert parts.launch("--items", 10).wait(90) == 0
+    assert runs(parts) == [3, 3, 3, 3, 2]
+
+
+def test_a_requeued_part_ends_as_the_others(parts: Stage) -> None:
+    launcher = parts.launch("--items", 10, "--seconds", 10)
+    await_that(lambda: sum(runs(parts)) == 5, why=parts.log.read_text)
+    parts.slurm("scontrol", "requeue", f"{parts.array()}_1")
+    assert launcher.wait(90) == 0
+    assert parts.out.read_text() == TOTAL
+    assert runs(parts) == [1, 2, 1, 1, 1]
+
+
+def test_a_closing_call_can_be_interrupted(parts: Stage) -> None:
+    launcher = parts.launch("--items", 10, "--closing-seconds", 60)
+    await_that(lambda: "5 of 5 parts have ended" in parts.log.read_text())
+    await_that(lambda: any("closing-seconds" in line and "slurm.launch" not in line for line in parts.processes()))
+    assert end(launcher, signal.SIGINT) == 130
+    assert not parts.out.exists()
+
+
+def test_several_processes_of_a_part_are_refused(parts: Stage) -> None:
+    parts.stage = "meet"
+    assert parts.launch("--items", 10).wait(60) == 2
+    assert "set nodes and tasks_per_node of meet to 1" in parts.log.read_text()
 
 
 def test_without_slurm_the_command_does_all_parts_itself(parts: Stage) -> None:

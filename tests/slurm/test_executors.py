@@ -104,3 +104,25 @@ def test_a_local_job_found_again_can_be_cancelled(repository: Path, site: Path, 
     second.send_signal(signal.SIGINT)
     assert second.wait(30) == 130
     await_that(lambda: processes_of(tmp_path) == [], 30)
+
+
+def test_another_process_of_the_jobs_number_is_not_taken_for_it(repository: Path, site: Path, tmp_path: Path) -> None:
+    """After a reboot numbers come again: the record must not make a stranger the job, nor end him."""
+    first = launch(repository, site, tmp_path, "local", "--steps", 600)
+    await_that(lambda: (tmp_path / "out.txt.steps").exists())
+    job = job_id(tmp_path)
+    first.kill()
+    first.wait()
+    os.kill(job, signal.SIGKILL)
+    for pid in processes_of(tmp_path):
+        os.kill(pid, signal.SIGKILL)
+    stranger = subprocess.Popen(["sleep", "60"])
+    record = tmp_path / "job" / "job.json"
+    record.write_text(record.read_text().replace(f'"job": "{job}"', f'"job": "{stranger.pid}"'))
+    done = int((tmp_path / "out.txt.steps").read_text().split()[-1])
+    second = launch(repository, site, tmp_path, "local", "--steps", done + 5)
+    printed, _ = second.communicate(timeout=60)
+    assert second.returncode == 0, printed
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 import signal
 import sys
@@ -102,11 +101,11 @@ def test_a_requeued_server_serves_again_elsewhere(stage: Stage) -> None:
     client = needing(stage, "one")
     launcher = launch(client, "--steps", 120)
     client.await_steps(2)
-    url = json.loads((service_folder(stage) / "endpoint.json").read_text())["urls"]
     stage.slurm("scontrol", "requeue", server_jobs(stage)[0])
     assert launcher.wait(150) == 0, client.log.read_text()
     assert client.log.read_text().count("server-judge: submitted job") == 1
-    assert client.out.read_text() == "120 answers\n" and url
+    assert (service_folder(stage) / "attempts.jsonl").read_text().count('"started"') == 2
+    assert client.out.read_text() == "120 answers\n"
 
 
 def test_a_server_outlives_a_killed_launcher_as_long_as_the_stages_job_and_no_longer(stage: Stage) -> None:
@@ -114,7 +113,7 @@ def test_a_server_outlives_a_killed_launcher_as_long_as_the_stages_job_and_no_lo
     launcher = launch(client, "--steps", 60)
     client.await_steps(2)
     end(launcher, signal.SIGKILL)
-    hold = service_folder(stage) / "holders" / "one.json"
+    (hold,) = (service_folder(stage) / "holders").glob("one-*.json")
     age(hold)
     await_that(client.out.exists, 60)
     assert client.out.read_text() == "60 answers\n", "the job's server was there to its last step"
@@ -129,6 +128,47 @@ def age(hold: Path) -> None:
 
     old = time.time() - 1000
     os.utime(hold, (old, old))
+
+
+def test_a_change_of_the_servers_file_while_it_serves_disturbs_nobody(stage: Stage) -> None:
+    """The file says how a server would be started now; the one that runs goes on."""
+    client = needing(stage, "one")
+    launcher = launch(client, "--steps", 60)
+    client.await_steps(2)
+    PROGRAM.touch()
+    assert launcher.wait(150) == 0, client.log.read_text()
+    assert client.log.read_text().count("server-judge: submitted job") == 1
+
+
+def test_stages_of_one_name_in_two_results_folders_hold_the_server_both(stage: Stage) -> None:
+    first, second = needing(stage, "first"), needing(stage, "second")
+    second.name = first.name
+    running = [launch(first, "--steps", 5), launch(second, "--steps", 40)]
+    assert running[0].wait(90) == 0
+    assert len(server_jobs(stage)) == 1
+    assert running[1].wait(90) == 0
+    assert "the server is gone" not in second.log.read_text()
+
+
+def test_a_hang_up_while_the_server_starts_leaves_it(stage: Stage) -> None:
+    client = needing(stage, "one", "--slow", "8")
+    launcher = launch(client, "--steps", 3)
+    await_that(lambda: client.log.exists() and "waiting for job" in client.log.read_text())
+    assert end(launcher, signal.SIGHUP) == 129
+    assert len(server_jobs(stage)) == 1
+    assert launch(client, "--steps", 3).wait(90) == 0
+    assert client.log.read_text().count("server-judge: submitted job") == 1
+
+
+def test_a_result_is_taken_over_without_a_server(stage: Stage) -> None:
+    client = needing(stage, "one")
+    launcher = launch(client, "--steps", 10)
+    client.await_steps(2)
+    end(launcher, signal.SIGKILL)
+    await_that(lambda: client.out.exists() and client.jobs() == [])
+    assert launch(client, "--steps", 10).wait(60) == 0
+    log = client.log.read_text()
+    assert "finished while nobody watched" in log and log.count("server-judge: submitted job") == 1
 
 
 def test_a_server_with_other_settings_is_not_shared(stage: Stage) -> None:
