@@ -1,7 +1,6 @@
 """How often chosen rubrics are shown in one environment's training rollouts, step by step; and when a rate halves.
 
-Rates are shares of the rollouts with a valid tag: a tag error is in neither numerator nor denominator. Read with the
-rubric as a filter on the shards, so that a whole run's tags never lie in memory.
+Rates are shares of the rollouts with a valid tag: a tag error is in neither numerator nor denominator.
 """
 
 from __future__ import annotations
@@ -10,30 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
 
 from analysis.frames import Frames, only_judge
-from analysis.runs import Run
 
+_KEYS = ["environment", "rubric_id"]
 STATES = ("demonstrates", "violates", "absent", "error")
 MIN_EVENTS = 5
 """An initial level of fewer events is chance: whether it has halved cannot be said."""
-
-
-def rubric_counts(run: Run, judge: str, rubrics: Sequence[str], environment: str) -> pd.DataFrame:
-    """Columns step, rubric_id and a count for each of ``STATES``; no rows where nothing is tagged or stored."""
-    columns = ["step", "rubric_id", *STATES]
-    chosen = pc.field("rubric_id").isin(list(rubrics))
-    tags = run.reader.scan("tags", ["rollout_id", "rubric_id", "state", "status"], chosen, judge=judge)
-    here = pc.field("environment") == environment
-    rollouts = run.reader.scan("rollouts", ["rollout_id", "step"], here)
-    if not tags.num_rows or not rollouts.num_rows:
-        return pd.DataFrame(columns=columns)
-    joined = tags.join(rollouts, "rollout_id", join_type="inner")
-    seen = pc.if_else(pc.equal(joined["status"], "ok"), joined["state"], "error")
-    counted = joined.append_column("seen", seen).group_by(["step", "rubric_id", "seen"]).aggregate([([], "count_all")])
-    wide = counted.to_pandas().pivot(index=["step", "rubric_id"], columns="seen", values="count_all")
-    return wide.reset_index().reindex(columns=columns).fillna(0).astype(dict.fromkeys(STATES, "int64"))
 
 
 def rates(
@@ -49,7 +31,8 @@ def rates(
     judge = only_judge(runs)
     parts = []
     for run in runs:
-        counts = rubric_counts(run, judge, rubrics, environment) if judge is not None else pd.DataFrame()
+        counts = frames.tag_counts(run, judge) if judge is not None else pd.DataFrame(columns=_KEYS)
+        counts = counts[(counts["environment"] == environment) & counts["rubric_id"].isin(list(rubrics))]
         if len(counts):
             parts.append(counts.assign(method=run.method, seed=run.seed))
     if not parts:

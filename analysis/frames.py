@@ -184,11 +184,17 @@ class Frames:
                     "step are incomplete. Restore them, or leave the run out."
                 )
 
-    def rubric_counts(self, run: Run, judge: str) -> pd.DataFrame:
-        """:func:`rubric_counts`, counted once."""
+    def tag_counts(self, run: Run, judge: str) -> pd.DataFrame:
+        """Training tags of a judge as counts of rollouts, counted once: columns step, environment, rubric_id,
+        demonstrates, violates, absent, error."""
         if (run, judge) not in self._counts:
-            self._counts[run, judge] = rubric_counts(run, judge)
+            self._counts[run, judge] = read_tag_counts(run.reader, judge).drop_columns(["judge"]).to_pandas()
         return self._counts[run, judge]
+
+    def rubric_counts(self, run: Run, judge: str) -> pd.DataFrame:
+        """The same over all environments: columns step, rubric_id, demonstrates, violates, absent, error."""
+        counts = self.tag_counts(run, judge)
+        return counts.groupby(["step", "rubric_id"], as_index=False, sort=True)[list(OUTCOMES)].sum()
 
     def _collect(self, load: Any) -> pd.DataFrame:
         frames = []
@@ -218,12 +224,6 @@ def only_judge(runs: Iterable[Run]) -> str | None:
     if len(found) > 1:
         raise AnalysisError(f"the runs hold tags of several judges: {', '.join(sorted(found))}; name one with --judge")
     return next(iter(found), None)
-
-
-def rubric_counts(run: Run, judge: str) -> pd.DataFrame:
-    """Training tags per step, as counts of rollouts: columns step, rubric_id, demonstrates, violates, absent, error."""
-    counts = read_tag_counts(run.reader, judge).drop_columns(["environment", "judge"]).to_pandas()
-    return counts.groupby(["step", "rubric_id"], as_index=False, sort=True)[list(OUTCOMES)].sum()
 
 
 def _is(frame: pd.DataFrame, run: Run) -> pd.Series:

@@ -49,6 +49,7 @@ KINDS: dict[str, str] = {
     "rollouts": "a training episode, with the columns of `validation` and its `group_id`",
     "tags": "a rubric in a training episode: `state` (null where the verdict failed), `status`, `evidence_turn`",
     "tag_counts": "training tags counted per step, environment and rubric",
+    "rollout_texts": "a training episode of the last update, whole",
     "selections": "a candidate group of a step: `selected`, `order`, `similarity`, `redundancy`, `score`",
     "timings": "a wall-clock measurement: `name`, `value`, `unit`",
     "gradients": "a measured gradient at a checkpoint",

@@ -2,7 +2,7 @@
 
 From the first seed of each method, at the first, the middle and the last stored step of validation and of training,
 rollouts are drawn from every environment and outcome in turn until ``MOST`` rollouts or ``MOST_BYTES`` are reached.
-Only the chosen steps' shards are opened. A compacted run without texts gives the same, without what was said.
+Only the chosen steps' shards are opened. A compacted run gives the same, without what was said where that is not kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from analysis.frames import Frames
 from analysis.names import environment_name, method_name
 from analysis.report.selectors import rule
 from analysis.runs import Run
-from rised.records.schemas import schema_of
 from rised.rubrics.vocabulary import Vocabulary, load_vocabulary
 
 SEED = 0
@@ -125,20 +124,25 @@ def _outcomes(episodes: pd.DataFrame) -> pd.Series:
 
 def _read(run: Run, kind: str, step: int, ids: Sequence[str]) -> list[Entry]:
     chosen = pc.field("rollout_id").isin(list(ids))
-    kept = schema_of("rollouts" if _keeps_texts(run, kind) else "episodes").names
+    stored = _whole_kind(run, kind, step)
+    kept = run.reader.columns(stored)
     columns = [name for name in (*_KEYS, *_FACTS, *_TEXTS) if name in kept]
-    rows = run.reader.scan(kind, columns, chosen, steps=[step]).to_pandas(types_mapper=None)
+    rows = run.reader.scan(stored, columns, chosen, steps=[step]).to_pandas(types_mapper=None)
     tags: dict[str, list[Entry]] = defaultdict(list)
     wanted = ["rollout_id", "rubric_id", "state", "evidence_turn", "status", "reason"]
-    steps = None if run.reader.compacted else [step]
+    without_index = run.reader.compacted and TAG_KINDS[kind] not in run.reader.step_rows
+    steps = None if without_index else [step]
     for tag in run.reader.scan(TAG_KINDS[kind], wanted, chosen, steps=steps).to_pylist():
         tags[tag["rollout_id"]].append(tag)
     rows = rows.assign(outcome=_outcomes)
     return [_entry(run, kind, step, row, tags[row["rollout_id"]]) for row in rows.to_dict("records")]
 
 
-def _keeps_texts(run: Run, kind: str) -> bool:
-    return not run.reader.compacted or "turns" in run.reader.columns(kind)
+def _whole_kind(run: Run, kind: str, step: int) -> str:
+    """The kind to read a step's rollouts from: a compacted run may keep the last update's texts apart."""
+    apart = kind == "rollouts" and run.reader.compacted and "turns" not in run.reader.columns(kind)
+    texts = run.reader.scan("rollout_texts", ["step"], steps=[step]).num_rows if apart else 0
+    return "rollout_texts" if texts else kind
 
 
 def _entry(run: Run, kind: str, step: int, row: Entry, tags: Sequence[Entry]) -> Entry:

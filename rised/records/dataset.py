@@ -104,7 +104,7 @@ def _publish(run: Path, root: Path, path: str, texts: bool) -> PublishedRun:
     stored_texts = "turns" in reader.columns("rollouts")
     if texts and not stored_texts:
         raise RecordError(f"{run} keeps no texts to publish: take the full run, or publish without them")
-    if not reader.compacted or stored_texts != texts:
+    if not reader.compacted or stored_texts != texts or reader.shards("rollout_texts"):
         compact(run, target, full_rollouts=texts)
     else:
         for shard in (shard for kind in reader.kinds() for shard in reader.shards(kind)):

@@ -24,10 +24,11 @@ KIND_SCHEMAS = {
     "judge_audits": "judge_audits",
     "selection_audits": "selection_audits",
     "tag_counts": "tag_counts",
+    "rollout_texts": "rollouts",
 }
 """Kind of shard (and its folder in a run) -> name of its schema."""
 
-DERIVED_KINDS = frozenset({"tag_counts"})
+DERIVED_KINDS = frozenset({"tag_counts", "rollout_texts"})
 """Kinds that only compaction makes, from others."""
 
 JUDGED_KINDS = frozenset({"tags", "judge_replies", "validation_tags", "judge_audits", "selection_audits"})

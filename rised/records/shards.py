@@ -184,6 +184,13 @@ class RunReader:
             return list(self._compacted["steps"])
         return committed_steps(self.path)
 
+    @property
+    def step_rows(self) -> dict[str, list[tuple[int, int]]]:
+        """Of a compacted run: kind -> steps and how many rows each has in the kind's file, in the file's order. Empty
+        where the run's compaction did not note it."""
+        noted = {} if self._compacted is None else self._compacted.get("step_rows", {})
+        return {kind: [(int(step), int(rows)) for step, rows in pairs] for kind, pairs in noted.items()}
+
     def manifest(self, step: int) -> Manifest:
         """Manifest of a committed step (not of a compacted run, which has one for all)."""
         if step not in self._manifests:
@@ -223,8 +230,8 @@ class RunReader:
         """All rows of one kind, in the order of steps; an empty table where the run has none.
 
         ``filter`` is a ``pyarrow.compute`` expression over any column. ``steps`` and ``judge`` leave out shards
-        before they are opened; in a compacted run they become filters. ``check_hashes`` reads every byte against
-        the manifest; else sizes, footers and schemas are checked.
+        before they are opened; in a compacted run they become filters, or the row groups that hold the steps.
+        ``check_hashes`` reads every byte against the manifest; else sizes, footers and schemas are checked.
         """
         schema = KIND_SCHEMAS.get(kind, "")
         chosen = None if steps is None else sorted(set(steps))
@@ -238,6 +245,8 @@ class RunReader:
         if self._compacted is not None:
             schema = stored if shards else schema
             self._check_kept(kind, schema, columns)
+            if shards and chosen is not None and "step" not in schema_of(schema).names:
+                return self._scan_rows(kind, path, chosen, columns, self._narrow(schema, filter, None, judge))
             filter = self._narrow(schema, filter, chosen, judge)
         wanted = schema_of(schema)
         paths = [str(self.path / shard.path) for shard in shards]
@@ -248,6 +257,34 @@ class RunReader:
             return dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
         except (pa.ArrowException, OSError) as error:
             raise unreadable(f"a {kind} shard below {self.path}", error) from error
+
+    def _scan_rows(
+        self, kind: str, path: Path, steps: Sequence[int], columns: Sequence[str] | None, filter: ds.Expression | None
+    ) -> pa.Table:
+        """Rows of some steps in a file that has no column for the step, from the row groups that hold them."""
+        if kind not in self.step_rows:
+            raise RecordError(
+                f"{path} does not note which rows are whose step: compact the run again, or read all and join them on "
+                "rollout_id"
+            )
+        spans, start = [], 0
+        for step, rows in self.step_rows[kind]:
+            if step in steps:
+                spans.append((start, start + rows))
+            start += rows
+        try:
+            with pq.ParquetFile(path) as file:
+                parts, first = [file.schema_arrow.empty_table()], 0
+                for i in range(file.num_row_groups):
+                    last = first + file.metadata.row_group(i).num_rows
+                    inside = [(max(a, first) - first, min(b, last) - first) for a, b in spans if a < last and b > first]
+                    group = file.read_row_group(i) if inside else None
+                    parts += [group.slice(a, b - a) for a, b in inside] if group is not None else []
+                    first = last
+        except (pa.ArrowException, OSError) as error:
+            raise unreadable(path, error) from error
+        found = ds.dataset(pa.concat_tables(parts))
+        return found.to_table(columns=None if columns is None else list(columns), filter=filter)
 
     @staticmethod
     def _check_kept(kind: str, stored: str, columns: Sequence[str] | None) -> None:
@@ -260,8 +297,6 @@ class RunReader:
         schema: str, filter: ds.Expression | None, steps: Sequence[int] | None, judge: str | None
     ) -> ds.Expression | None:
         if steps is not None:
-            if "step" not in schema_of(schema).names:
-                raise RecordError(f"{schema} of a compacted run cannot be chosen by step: join them on rollout_id")
             chosen = ds.field("step").isin(list(steps))
             filter = chosen if filter is None else filter & chosen
         if judge is not None and "judge" in schema_of(schema).names:

@@ -101,7 +101,9 @@ def test_a_method_that_never_reached_the_rate_is_shown_so_and_counted(ablation_f
 
 def test_rates_are_shares_of_validly_tagged_rollouts_of_that_environment_only(ablation_frames: Frames) -> None:
     run = ablation_frames.experiment.of("rised")[0]
-    counts = behaviour.rubric_counts(run, JUDGE, ["repeats_failed_action"], "dbbench").set_index("step")
+    counts = ablation_frames.tag_counts(run, JUDGE)
+    chosen = (counts["environment"] == "dbbench") & (counts["rubric_id"] == "repeats_failed_action")
+    counts = counts[chosen].set_index("step")
     rollouts = run.reader.scan("rollouts", ["rollout_id", "environment"], steps=[5]).to_pandas()
     tags = run.reader.scan("tags", steps=[5]).to_pandas().merge(rollouts, on="rollout_id")
     mine = tags[(tags["environment"] == "dbbench") & (tags["rubric_id"] == "repeats_failed_action")]
@@ -175,7 +177,17 @@ def test_compacted_runs_name_the_rollout_and_say_that_its_text_is_not_there(fram
         found, _ = pick(Frames(find_experiment(root)), "systematic_object_search", "alfworld")
         assert found is not None and (found.action is not None) is whole
     text = rows_of(table3.build(Frames(find_experiment(tmp_path / "False")))[0].printed)["ALFWorld"]
-    assert "texts are not kept in compacted runs" in text[2]
+    assert "what was said is not kept for this update" in text[2]
+
+
+def test_examples_are_quoted_from_the_last_update_of_a_compacted_run(frames: Frames, tmp_path: Path) -> None:
+    run = frames.experiment.of("rised")[0]
+    compact(run.path, tmp_path / "rised" / "seed-0", last_texts=True)
+    alone = Frames(find_experiment(tmp_path))
+    found, counted = pick(alone, "systematic_object_search", "alfworld")
+    expected, _ = pick(frames, "systematic_object_search", "alfworld")
+    assert found == expected and found is not None and found.action is not None
+    assert 0 < counted.shown < counted.tagged
 
 
 def test_tables_3_and_4_give_shares_that_a_count_confirms(frames: Frames) -> None:

@@ -145,6 +145,18 @@ def test_a_compacted_run_gives_the_same_sample_without_texts(frames: Frames, tmp
     assert all(full[r["id"]]["turns"] == r["turns"] for r in texts.rollouts if r["id"] in full)
 
 
+def test_a_compacted_run_quotes_its_last_update_where_that_is_kept(frames: Frames, tmp_path: Path) -> None:
+    run = frames.experiment.of("rised")[0]
+    compact(run.path, tmp_path / "rised" / "seed-0", last_texts=True)
+    kept = {r["id"]: r for r in browse(Frames(find_experiment(tmp_path))).rollouts}
+    full = {r["id"]: r for r in browse(frames).rollouts}
+    last = max(r["step"] for r in kept.values() if r["split"] == "training")
+    quoted = {name for name, r in kept.items() if r["turns"] is not None}
+    assert quoted == {name for name, r in kept.items() if (r["split"], r["step"]) == ("training", last)}
+    assert quoted & set(full)
+    assert all(kept[name][part] == full[name][part] for name in quoted & set(full) for part in ("turns", "final"))
+
+
 def test_every_selector_has_a_sentence() -> None:
     from rised.methods.registry import PIECES, piece_class
 

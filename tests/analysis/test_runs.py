@@ -15,7 +15,7 @@ import pytest
 import analysis
 from analysis import AnalysisError
 from analysis.figures.curves import mean_over_seeds
-from analysis.frames import Frames, only_judge, rubric_counts
+from analysis.frames import Frames, only_judge
 from analysis.runs import find_experiment
 from analysis.synthetic import JUDGE, write_experiment
 from rised.records.compaction import compact
@@ -105,7 +105,7 @@ def test_a_curve_is_averaged_only_where_every_finished_seed_has_a_value(frames: 
 
 def test_rubric_counts_equal_a_count_by_hand_and_tag_errors_are_no_state(frames: Frames) -> None:
     run = frames.experiment.of("rised")[0]
-    counts = rubric_counts(run, JUDGE).set_index(["step", "rubric_id"])
+    counts = frames.rubric_counts(run, JUDGE).set_index(["step", "rubric_id"])
     tags = run.reader.scan("tags", steps=[3]).to_pylist()
     for rubric in {tag["rubric_id"] for tag in tags}:
         mine = [tag for tag in tags if tag["rubric_id"] == rubric]
@@ -125,8 +125,8 @@ def test_a_compacted_run_gives_the_same_numbers_as_the_full_one(frames: Frames, 
     run, full = compacted.experiment.of("rised")[0], frames.experiment.of("rised")[0]
     assert only_judge([run]) == JUDGE
     left, right = (
-        rubric_counts(r, JUDGE).sort_values(["step", "rubric_id"], ignore_index=True).astype({"step": int})
-        for r in (run, full)
+        of.rubric_counts(r, JUDGE).sort_values(["step", "rubric_id"], ignore_index=True).astype({"step": int})
+        for of, r in ((compacted, run), (frames, full))
     )
     assert left.equals(right)
     for environment, values in (compacted.outcomes("rised") or {}).items():

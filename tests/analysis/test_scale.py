@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.frames import Frames, rubric_counts
+from analysis.frames import Frames
 from analysis.registry import build_figures, build_tables
 from analysis.report import health
 from analysis.report.rollouts import browse
@@ -79,7 +79,8 @@ def test_counts_from_codes_equal_a_count_by_hand_before_and_after_compaction(run
     assert as_counter(count_tags(full).to_pandas()) == by_hand
     assert stored.equals(from_tags) and stored.equals(count_tags(full))
     assert read_tag_counts(full, "another judge").num_rows == 0
-    sums = rubric_counts(find_experiment(runs).of("rised")[0], JUDGE)
+    experiment = find_experiment(runs)
+    sums = Frames(experiment).rubric_counts(experiment.of("rised")[0], JUDGE)
     assert sums[["demonstrates", "violates", "absent", "error"]].to_numpy().sum() == sum(by_hand.values())
 
 

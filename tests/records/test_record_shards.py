@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from record_examples import rollout, step_tables, tags, write_run, write_step
 
-from rised.records import files
+from rised.records import files, shards
 from rised.records.commit import RunDirectory
 from rised.records.compaction import compact
 from rised.records.errors import RecordError
@@ -198,6 +199,40 @@ def test_a_compacted_run_reads_like_the_run(tmp_path: Path) -> None:
     compact(tmp_path / "run", tmp_path / "whole", ["rollouts"], full_rollouts=True)
     assert from_table(RunReader(tmp_path / "whole").scan("rollouts")) == from_table(full.scan("rollouts"))
     assert sorted(pd.read_parquet(tmp_path / "small" / "metrics.parquet")["step"]) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_steps_of_a_compacted_run_are_found_where_no_column_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "ROW_GROUP", 5)
+    write_run(tmp_path / "run", 3)
+    compact(tmp_path / "run", tmp_path / "small")
+    compact(tmp_path / "small", tmp_path / "again")
+    full = RunReader(tmp_path / "run")
+    for copy in ("small", "again"):
+        small = RunReader(tmp_path / copy)
+        for steps in ([2], [1, 3], [], [7]):
+            assert small.scan("tags", steps=steps).equals(full.scan("tags", steps=[s for s in steps if s < 4]))
+        wanted = pc.field("status") == "ok"
+        assert small.scan("tags", ["rubric_id"], wanted, steps=[2]).equals(
+            full.scan("tags", ["rubric_id"], wanted, steps=[2])
+        )
+    document = json.loads((tmp_path / "small" / "compacted.json").read_text())
+    del document["step_rows"]
+    (tmp_path / "small" / "compacted.json").write_text(json.dumps(document))
+    with pytest.raises(RecordError, match="does not note which rows are whose step: compact the run again"):
+        RunReader(tmp_path / "small").scan("tags", steps=[2])
+
+
+def test_the_last_updates_rollouts_can_stay_whole_in_a_compacted_run(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 3)
+    compact(tmp_path / "run", tmp_path / "small", last_texts=True)
+    full, small = RunReader(tmp_path / "run"), RunReader(tmp_path / "small")
+    last = max(pc.unique(full.scan("rollouts", ["step"])["step"]).to_pylist())
+    assert small.scan("rollout_texts").equals(full.scan("rollouts", steps=[last]))
+    assert "token_ids" not in small.columns("rollouts")
+    compact(tmp_path / "small", tmp_path / "again", last_texts=True)
+    assert not RunReader(tmp_path / "again").shards("rollout_texts")
 
 
 def test_an_unfinished_run_is_not_compacted(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from ruamel.yaml import YAML
 from analysis.frames import Frames
 from analysis.runs import find_experiment
 from analysis.synthetic import write_experiment
+from rised.records.compaction import compact
 from rised.records.dataset import Dataset, PublishedRun
 from rised.records.errors import RecordError
 from rised.records.manifests import ShardEntry
+from stages.compact import compact_experiment
 from stages.dataset_card import KINDS, SOURCES, dataset_card, local_paths, sources_of, withheld_texts
 from stages.publish import find_runs, publish
 
@@ -63,6 +65,24 @@ def test_a_published_experiment_is_published_again_and_analysed_as_the_original(
     assert sums[0] == sums[1]
     rates = [Frames(find_experiment(root)).pass_rates for root in (SAMPLE, tmp_path / "first")]
     assert rates[0].equals(rates[1])
+
+
+def test_what_a_compacted_run_keeps_of_its_last_update_is_not_published_unasked(tmp_path: Path) -> None:
+    root = write_experiment(tmp_path / "grid", ("rised",), (0,), 2)
+    compact(root / "rised" / "seed-0", tmp_path / "small" / "rised" / "seed-0", last_texts=True)
+    assert (tmp_path / "small" / "rised" / "seed-0" / "rollout_texts.parquet").is_file()
+    publish(tmp_path / "small", tmp_path / "dataset", "grid")
+    assert not list((tmp_path / "dataset").rglob("rollout_texts.parquet"))
+
+
+def test_texts_are_kept_only_where_the_licence_lets_them_be_published(tmp_path: Path) -> None:
+    root = write_experiment(tmp_path / "grid", ("rised",), (0,), 2)
+    (root / "rised" / "seed-0" / "config.yaml").write_text(config(webshop="files"))
+    with pytest.raises(RecordError, match="texts of .*seed-0 cannot be kept: webshop: .*--last-texts"):
+        compact_experiment(root, tmp_path / "small", last_texts=True)
+    (root / "rised" / "seed-0" / "config.yaml").write_text(config(webshop="generated"))
+    written, _ = compact_experiment(root, tmp_path / "small", last_texts=True)
+    assert [(path / "rollout_texts.parquet").is_file() for path in written] == [True]
 
 
 def test_unfinished_runs_and_folders_that_are_no_runs_are_left_out(tmp_path: Path) -> None:
