@@ -1,6 +1,7 @@
 # Two commands do everything on a fresh machine:
 #   make quickstart   sets up and runs RISED against GRPO on three environments, from data to report
 #   make test         sets up and passes the tests
+# A third is for readers: make reproduce builds every table, figure and report from the shipped shards, without torch.
 # AppWorld's engine excludes our packages and lives in an environment of its own: make appworld.
 # PYTHON chooses the interpreter (3.11 or 3.12); PIP_ARGS goes to pip, for example an index that serves CPU builds of torch.
 
@@ -10,6 +11,9 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 APPWORLD := .venv-appworld
+ANALYSIS := .venv-analysis
+SHIPPED := $(patsubst data/sample_results/%/README.md,%,$(wildcard data/sample_results/*/README.md))
+REPRODUCTION := build/reproduction
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
 INSTALL := $(BIN)/python $(PIP_INSTALL)
 
@@ -17,7 +21,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart smoke test appworld slurm-packages test-slurm lint lock nano_policy clean
+.PHONY: help quickstart smoke reproduce test appworld slurm-packages test-slurm lint lock nano_policy clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z_]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -49,6 +53,17 @@ $(APPWORLD)/.ready: requirements/appworld.txt
 
 appworld: $(APPWORLD)/.ready  ## Set up AppWorld's engine in an environment of its own (240 MB, half a minute)
 
+# The lock names every distribution, so that nothing is resolved, and nothing is compiled before it is used.
+$(ANALYSIS)/.ready: requirements/analysis.txt
+	$(PYTHON) -m venv --clear $(ANALYSIS)
+	$(ANALYSIS)/bin/python $(PIP_INSTALL) --no-deps --no-compile -r requirements/analysis.txt
+	@touch $@
+
+reproduce: $(ANALYSIS)/.ready  ## Every table, figure and report from the shipped shards; no torch, nothing is trained
+	@set -e; export PATH="$(CURDIR)/$(ANALYSIS)/bin:$$PATH"; for name in $(SHIPPED); do \
+	  snakemake --quiet rules --cores $(JOBS) report --config experiment=$$name runs=data/sample_results/$$name results=$(REPRODUCTION); \
+	done; python -m analysis.index --results $(REPRODUCTION)
+
 test: $(VENV)/.dev  ## Set up and run the tests
 	@$(MAKE) --no-print-directory appworld || echo "NO APPWORLD HERE: the tests that need its engine will be skipped"
 	$(BIN)/python -m pytest -n 2 --dist loadfile
@@ -75,5 +90,5 @@ nano_policy: $(VENV)/.cpu  ## Rebuild the nano policy (tokenizer, warm start) in
 	$(BIN)/snakemake --cores $(JOBS) nano_policy
 
 clean:  ## Remove the environments and caches; results stay
-	rm -rf $(VENV) $(APPWORLD) .pytest_cache .hypothesis .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(APPWORLD) $(ANALYSIS) .pytest_cache .hypothesis .mypy_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,8 +13,8 @@ import pandas as pd
 
 from analysis import AnalysisError
 from analysis.runs import Experiment
+from analysis.sources import NotedReader
 from rised.records.layout import AUDIT
-from rised.records.shards import RunReader
 
 KEYS = ["audited", "model", "environment", "rubric_id", "state"]
 COUNTS = ["rollouts", "errors", "true_positives", "false_positives", "false_negatives", "true_negatives"]
@@ -57,7 +57,7 @@ def audits(experiment: Experiment) -> Audits:
     gaps = []
     for run in experiment.runs:
         for folder in sorted((run.path / AUDIT).glob("*/")):
-            reader = RunReader(folder)
+            reader = NotedReader(folder)
             if not reader.done:
                 gaps.append(f"{run.label}: the audit of {folder.name} is unfinished")
                 continue

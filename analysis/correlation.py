@@ -7,7 +7,7 @@ undefined, with its reason: it is never 0 and never enters a mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -115,25 +115,39 @@ def block_bootstrap(
     if len(block_ids) < 2:
         none = Interval(None, None, level, "one checkpoint")
         return BlockBootstrap(none, none, 0, 0)
-    rows = {block: [i for i, b in enumerate(blocks) if b == block] for block in block_ids}
+    x, y = _complete_pairs(signal, improvement)
+    whole = [_present(a) and _present(b) for a, b in zip(signal, improvement, strict=True)]
+    owners = np.asarray([block for block, kept in zip(blocks, whole, strict=True) if kept])
+    rows = [np.flatnonzero(owners == block) for block in block_ids]
     rng = np.random.default_rng(seed)
-    found: list[Correlation] = []
-    for _ in range(draws):
-        picked = [i for b in rng.integers(0, len(block_ids), size=len(block_ids)) for i in rows[block_ids[b]]]
-        found.append(correlate([signal[i] for i in picked], [improvement[i] for i in picked]))
-    kept = [c for c in found if not c.reason]
-    return BlockBootstrap(
-        _interval_of(kept, lambda c: c.spearman, level),
-        _interval_of(kept, lambda c: c.pearson, level),
-        draws,
-        draws - len(kept),
-    )
+    picked_B = [rng.integers(0, len(block_ids), size=len(block_ids)) for _ in range(draws)]
+    by_size: dict[int, list[np.ndarray]] = {}
+    for picked in picked_B:
+        places = np.concatenate([rows[block] for block in picked])
+        by_size.setdefault(places.size, []).append(places)
+    found = [_of_rows(x[np.stack(equal)], y[np.stack(equal)]) for n, equal in by_size.items() if n >= MIN_PAIRS]
+    spearman, pearson = (np.concatenate([part[k] for part in found]) if found else np.empty(0) for k in (0, 1))
+    return BlockBootstrap(_interval_of(spearman, level), _interval_of(pearson, level), draws, draws - spearman.size)
 
 
-def _interval_of(kept: list[Correlation], pick: Callable[[Correlation], float | None], level: float) -> Interval:
-    if not kept:
+def _of_rows(x_BN: np.ndarray, y_BN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Spearman and Pearson correlations of the rows of two arrays; rows with a constant series are left out."""
+    kept = (np.ptp(x_BN, axis=1) > CONSTANT_RANGE) & (np.ptp(y_BN, axis=1) > CONSTANT_RANGE)
+    x_BN, y_BN = x_BN[kept], y_BN[kept]
+    ranks = [stats.rankdata(_snap(values), axis=1) for values in (x_BN, y_BN)]
+    return _row_pearson(*ranks), _row_pearson(x_BN, y_BN)
+
+
+def _row_pearson(x_BN: np.ndarray, y_BN: np.ndarray) -> np.ndarray:
+    """Pearson correlation of each row, shape (B,)."""
+    a, b = (values - values.mean(axis=1, keepdims=True) for values in (x_BN, y_BN))
+    return (a * b).sum(axis=1) / np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))
+
+
+def _interval_of(values_B: np.ndarray, level: float) -> Interval:
+    if not values_B.size:
         return Interval(None, None, level, "constant in every draw")
-    return percentile_interval(np.asarray([pick(c) for c in kept], dtype=np.float64), level)
+    return percentile_interval(values_B, level)
 
 
 def _complete_pairs(
@@ -148,10 +162,13 @@ def _complete_pairs(
 
 
 def _snap(values: np.ndarray) -> np.ndarray:
-    """Give values closer than ``CONSTANT_RANGE`` to their lower neighbour that neighbour's value, so that they tie."""
-    order = np.argsort(values, kind="stable")
-    snapped = values.copy()
-    for previous, current in zip(order[:-1], order[1:], strict=True):
-        if values[current] - snapped[previous] <= CONSTANT_RANGE:
-            snapped[current] = snapped[previous]
-    return snapped
+    """Along the last axis, give values closer than ``CONSTANT_RANGE`` to their lower neighbour that neighbour's value:
+    they tie."""
+    order = np.argsort(values, axis=-1, kind="stable")
+    snapped = np.take_along_axis(values, order, axis=-1)
+    for k in range(1, snapped.shape[-1]):
+        close = snapped[..., k] - snapped[..., k - 1] <= CONSTANT_RANGE
+        snapped[..., k] = np.where(close, snapped[..., k - 1], snapped[..., k])
+    result = np.empty_like(values)
+    np.put_along_axis(result, order, snapped, axis=-1)
+    return result

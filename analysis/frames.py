@@ -19,6 +19,7 @@ from analysis import AnalysisError
 from analysis.names import ordered_environments
 from analysis.panels import check_panels
 from analysis.runs import Experiment, Run
+from analysis.sources import note_records
 from rised.records.tag_counts import OUTCOMES, read_tag_counts
 
 SUCCESS = "validation/success/"
@@ -44,6 +45,8 @@ class Frames:
         self.experiment = experiment
         check_panels(experiment)
         self._counts: dict[tuple[Run, str], pd.DataFrame] = {}
+        self.measured: dict[tuple[object, ...], Any] = {}
+        """What modules computed from these frames and share, by a key that begins with the module's name."""
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
@@ -188,7 +191,10 @@ class Frames:
         """Training tags of a judge as counts of rollouts, counted once: columns step, environment, rubric_id,
         demonstrates, violates, absent, error."""
         if (run, judge) not in self._counts:
-            self._counts[run, judge] = read_tag_counts(run.reader, judge).drop_columns(["judge"]).to_pandas()
+            counts = read_tag_counts(run.reader, judge).drop_columns(["judge"])
+            if not run.reader.shards("tag_counts"):
+                note_records("tags", pc.sum(pa.chunked_array(counts[o] for o in OUTCOMES)).as_py() or 0)
+            self._counts[run, judge] = counts.to_pandas()
         return self._counts[run, judge]
 
     def rubric_counts(self, run: Run, judge: str) -> pd.DataFrame:

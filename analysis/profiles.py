@@ -100,9 +100,10 @@ def environment_profiles(
 def _tags_by_rollout(
     run: Run, kind: str, steps: Sequence[int], judge: str, rollout_ids: pa.ChunkedArray
 ) -> dict[str, list[Tag]]:
-    """The tags of some rollouts. A compacted run keeps those of all steps in one file."""
+    """The tags of some rollouts."""
     mine = pc.field("rollout_id").isin(rollout_ids.combine_chunks())
-    table = run.reader.scan(kind, filter=mine, steps=None if run.reader.compacted else steps, judge=judge)
+    without_index = run.reader.compacted and kind not in run.reader.step_rows
+    table = run.reader.scan(kind, filter=mine, steps=None if without_index else steps, judge=judge)
     found: dict[str, list[Tag]] = {}
     for tag in from_table(table, str(run.path)):
         found.setdefault(tag.rollout_id, []).append(tag)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import AnalysisError
+from analysis.sources import note_published
 
 PAPER_DIR = Path(__file__).resolve().parent.parent / "data" / "paper"
 REFERENCE_BACKBONE = "Qwen2.5-3B-Instruct"
@@ -17,6 +18,7 @@ def load(name: str) -> pd.DataFrame:
     path = PAPER_DIR / f"{name}.csv"
     if not path.is_file():
         raise AnalysisError(f"published numbers not found: {path}; they are part of the repository (data/paper)")
+    note_published(name)
     return pd.read_csv(path, comment="#")
 
 

@@ -18,6 +18,7 @@ from ruamel.yaml.error import YAMLError
 
 from analysis import AnalysisError
 from analysis.names import method_name, ordered_methods
+from analysis.sources import NotedReader
 from rised.records.shards import RunReader
 
 _SEED = re.compile(r"seed-(\d+)")
@@ -34,7 +35,7 @@ class Run:
 
     @cached_property
     def reader(self) -> RunReader:
-        return RunReader(self.path)
+        return NotedReader(self.path)
 
     @property
     def complete(self) -> bool:

@@ -9,6 +9,7 @@ The improvement is e's pass rate at t minus that at the baseline: the first eval
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
@@ -18,8 +19,8 @@ from analysis.frames import Frames
 from analysis.names import environment_name, ordered_environments
 from analysis.profiles import PROFILES, Profile, environment_profiles, refuse_other_vocabulary, run_judge
 from analysis.runs import Run
+from analysis.sources import NotedReader
 from rised.records.layout import GRADIENT_SIGNAL, SECOND_TAGS
-from rised.records.shards import RunReader
 from rised.rubrics.profiles import cosine
 from rised.rubrics.vocabulary import Vocabulary, load_vocabulary
 
@@ -73,6 +74,14 @@ def transfer(frames: Frames, trained_on: str | None = None, second: bool = False
             f"{frames.experiment.path}: these runs train on {environment_name(source)}, the table is about training "
             f"on {environment_name(trained_on)}"
         )
+    key = ("transfer", second)
+    if key not in frames.measured:
+        frames.measured[key] = _measure(frames, runs, source, second)
+    found_pairs: Transfer = frames.measured[key]
+    return found_pairs
+
+
+def _measure(frames: Frames, runs: Sequence[Run], source: str, second: bool) -> Transfer:
     vocabulary = load_vocabulary()
     rows: list[dict[str, object]] = []
     baselines: set[int] = set()
@@ -160,7 +169,7 @@ def _gradient_cosines(run: Run) -> dict[tuple[int, str], dict[str, float]]:
     if not folder.is_dir():
         return {}
     names = {stored: signal for signal, stored in GRADIENTS.items()}
-    rows = RunReader(folder).scan("gradients", ["step", "environment", "split", "signal", "cosine"]).to_pylist()
+    rows = NotedReader(folder).scan("gradients", ["step", "environment", "split", "signal", "cosine"]).to_pylist()
     found: dict[tuple[int, str], dict[str, float]] = {}
     for row in rows:
         if row["split"] == "validation" and row["cosine"] is not None:

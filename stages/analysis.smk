@@ -57,4 +57,5 @@ rule report_file:
         "../environment.yml"
     shell:
         "python -m analysis.report --runs {params.runs:q} --out {output:q}"
-        " --tables {params.tables:q} --figures {params.figures:q} > {log:q} 2>&1"
+        " --tables {params.tables:q} --figures {params.figures:q}"
+        ' --made-from "$(dirname -- {output:q})/tables" "$(dirname -- {output:q})/figures" > {log:q} 2>&1'

@@ -33,4 +33,4 @@ def run(
             paths[-1].write_bytes(style.png_bytes(built.draw(style.DARK)))
         return paths
 
-    return command.run(make, arguments, made)
+    return command.run(make, arguments, made, command.module_of(build))

@@ -13,18 +13,27 @@ from analysis.command import parser, run
 from analysis.frames import Frames
 from analysis.registry import FIGURES, TABLES, modules
 from analysis.report.page import render
+from analysis.sources import read_sources
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     def make(frames: Frames, options: argparse.Namespace) -> list[Path]:
         path = options.out if options.out.suffix == ".html" else options.out / "report.html"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render(frames, options.tables, options.figures), encoding="utf-8")
+        sources = read_sources(options.made_from)
+        path.write_text(render(frames, options.tables, options.figures, sources), encoding="utf-8")
         return [path]
 
     made = parser("The report as one HTML file")
     made.add_argument("--tables", nargs="*", choices=modules("tables"), default=TABLES, help="tables by module name")
     made.add_argument("--figures", nargs="*", choices=modules("figures"), default=FIGURES, help="figures likewise")
+    made.add_argument(
+        "--made-from",
+        nargs="*",
+        type=Path,
+        default=[],
+        help="folders of tables and figures, to say what each was made of",
+    )
     return run(make, arguments, made)
 
 

@@ -15,7 +15,9 @@ from analysis.figures import style
 from analysis.frames import Frames
 from analysis.registry import FIGURES, TABLES, build_figures, build_tables, sections
 from analysis.report import cost, health, overview, provenance
+from analysis.report.made_from import made_from
 from analysis.report.rollouts import Browser, browse
+from analysis.sources import Sources
 from rised.rubrics.vocabulary import load_vocabulary
 
 HERE = Path(__file__).parent
@@ -23,8 +25,14 @@ SCREEN_DPI = 150
 """1,800 px wide: sharp at the page's width, and half the size of the published file."""
 
 
-def render(frames: Frames, tables: Sequence[str] = TABLES, chosen_figures: Sequence[str] = FIGURES) -> str:
-    """The whole page as text, with the tables and figures of the named modules."""
+def render(
+    frames: Frames,
+    tables: Sequence[str] = TABLES,
+    chosen_figures: Sequence[str] = FIGURES,
+    sources: Sequence[Sources] = (),
+) -> str:
+    """The whole page as text, with the tables and figures of the named modules; ``sources``: what they were made from,
+    where that is known."""
     environment = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -64,6 +72,7 @@ def render(frames: Frames, tables: Sequence[str] = TABLES, chosen_figures: Seque
         differing=differing,
         vocabulary_hash=load_vocabulary().hash,
         software=provenance.software(),
+        sources=made_from(sources) if sources else None,
         run_costs=cost.cost_table(frames),
         browser=browser,
         browser_note=_browser_note(browser),
