@@ -74,6 +74,9 @@ slurm-packages:  ## As root on Debian or Ubuntu: install Slurm, for the tests th
 browser-packages:  ## As root on Debian or Ubuntu: install a headless Chromium, for the tests of the report
 	apt-get install -y --no-install-recommends chromium-headless-shell || apt-get install -y --no-install-recommends chromium
 
+latex-packages:  ## As root on Debian or Ubuntu: install pdflatex, for the test that every LaTeX table compiles
+	apt-get install -y --no-install-recommends texlive-latex-base texlive-latex-recommended
+
 test-slurm: slurm-packages $(VENV)/.dev  ## Install Slurm and run those tests alone
 	$(BIN)/python -m pytest tests/slurm
 

@@ -10,6 +10,8 @@ with ``=``, ``+`` or ``-`` is a formula to a spreadsheet program, so open these 
 from __future__ import annotations
 
 import re
+import textwrap
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -176,17 +178,46 @@ _LATEX_ESCAPES = {
     "≥": r"$\geq$",
     "≤": r"$\leq$",
     "→": r"$\rightarrow$",
-    "Δ": r"$\Delta$",
-    "α": r"$\alpha$",
+    "≠": r"$\neq$",
+    "≈": r"$\approx$",
+    "²": r"$^2$",
+    "·": r"$\cdot$",
+    "‖": r"$\Vert$",
     "†": r"$\dagger$",
     "“": "``",
     "”": "''",
+    "‘": "`",
+    "’": "'",
 }
+_LATEX_GREEK = frozenset(
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi "
+    "omega".split()
+)
+_LATEX_LATIN_CAPITALS = frozenset("alpha beta epsilon zeta eta iota kappa mu nu rho tau chi".split())
+"""Greek capitals that look like Latin ones: LaTeX has no command for them."""
+HEAD_WIDTH = 100
+"""Characters of a group's head that stand in one line of a LaTeX table, which does not break it by itself."""
 
 
 def latex_escape(text: str) -> str:
-    """Text that LaTeX prints as given; a line break becomes a space."""
-    return "".join(_LATEX_ESCAPES.get(character, character) for character in _one_line(text))
+    """Text that LaTeX prints as given; a line break becomes a space.
+
+    pdfLaTeX stops at letters that its fonts lack: Greek is set as mathematics, and what is neither that nor European
+    stands as its code point (``U+4E2D``).
+    """
+    return "".join(_LATEX_ESCAPES.get(character) or _latex_character(character) for character in _one_line(text))
+
+
+def _latex_character(character: str) -> str:
+    name = unicodedata.name(character, "")
+    greek = re.fullmatch(r"GREEK (CAPITAL|SMALL) LETTER (\w+)", name)
+    if greek:
+        command = greek[2].lower().replace("lamda", "lambda")
+        capital = greek[1] == "CAPITAL"
+        if command in _LATEX_GREEK and not (capital and command in _LATEX_LATIN_CAPITALS):
+            return rf"$\{command.capitalize() if capital else command}$"
+    known = character.isascii() or (character <= "\u017f" and character.isalpha())
+    return character if known else f"U+{ord(character):04X}"
 
 
 def markdown_escape(text: str) -> str:
@@ -213,7 +244,9 @@ def to_latex(table: PrintedTable) -> str:
     for group in table.groups:
         body.append(r"\midrule")
         if group.head:
-            body.append(rf"\multicolumn{{{len(table.columns)}}}{{l}}{{\emph{{{latex_escape(group.head)}}}}} \\")
+            parts = textwrap.wrap(_one_line(group.head), HEAD_WIDTH)
+            span = rf"\multicolumn{{{len(table.columns)}}}{{l}}"
+            body += [rf"{span}{{\emph{{{latex_escape(part)}}}}} \\" for part in parts]
         body.extend(line(row) for row in group.rows)
     body += [r"\bottomrule", r"\end{tabular}"]
     body += [rf"\par\smallskip{{\footnotesize {latex_escape(note)}}}" for note in table.notes]
