@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from rised.rubrics.judge_reply import ReplyError, find_object
 from rised.rubrics.vocabulary import Provenance, Skill
 from rubric_discovery.errors import DiscoveryError
+from rubric_discovery.normalise import DEFINITION, ID
 from rubric_discovery.prompts import load_prompt
 from rubric_discovery.records import Candidate, Screened, read_rows
 from rubric_discovery.strong_model import Request, ask, asked_with, make_model
@@ -33,9 +34,14 @@ def schema(rubric_ids: Sequence[str], max_skills: int) -> dict[str, Any]:
     skill = {
         "type": "object",
         "properties": {
-            "id": {"type": "string"},
-            "definition": {"type": "string"},
-            "rubrics": {"type": "array", "items": {"enum": list(rubric_ids)}, "minItems": 1},
+            "id": ID,
+            "definition": DEFINITION,
+            "rubrics": {
+                "type": "array",
+                "items": {"enum": list(rubric_ids)},
+                "minItems": 1,
+                "maxItems": len(rubric_ids),
+            },
         },
         "required": ["id", "definition", "rubrics"],
         "additionalProperties": False,

@@ -5,12 +5,16 @@ Import-light: the pieces' settings stand beside the pieces, which import no torc
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, SerializeAsAny, model_validator
 
-from rised.config.settings import Chosen, Settings, strict
+from rised.config.errors import ConfigError
+from rised.config.loader import load
+from rised.config.settings import Chosen, Settings, operational, strict
 from rised.methods.kl import KLEstimator
 from rised.methods.registry import piece_settings, settings_class
 from rised.methods.streams import Reduction
@@ -98,3 +102,23 @@ class MethodSettings(Settings):
         if (teacher == "none") != (distillation == "none"):
             raise ValueError(f"teacher {teacher!r} with distillation {distillation!r}: the two need each other")
         return self
+
+
+SELECTORS = Path("configs/selectors.yaml")
+SelectorCatalogue = Mapping[str, Any]
+"""Name -> settings of a selector."""
+
+
+class SelectorsFile(Settings):
+    """Selectors that are replayed over stored candidates."""
+
+    selectors: dict[str, SelectorSettings] = operational(description="Name in tables and figures -> the selector.")
+
+
+def load_selectors(names: Sequence[str] = (), path: Path = SELECTORS) -> SelectorCatalogue:
+    """The named selectors of the file, in the given order, or all of it; ConfigError for one that it lacks."""
+    known = load(SelectorsFile, [path]).selectors
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"there is no selector {name!r} in {path}: choose of {', '.join(known)}, or add it there")
+    return {name: known[name] for name in names} if names else known
