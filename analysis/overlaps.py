@@ -19,12 +19,10 @@ from scipy.stats import hypergeom
 
 from analysis import AnalysisError
 from analysis.names import ordered_environments
-from analysis.runs import Experiment, Run
+from analysis.runs import Experiment
 from rised.records.layout import RESELECTED
 from rised.records.shards import RunReader
 
-AS_TRAINED = "as trained"
-"""The selection that the run was trained on, where it was one: not all of the candidates."""
 OWN = "own"
 """Tags of the run's own judge, as ``stages.select`` names them."""
 OVERALL = "overall"
@@ -41,7 +39,8 @@ Sizes = tuple[tuple[int, int, int], ...]
 class Overlaps:
     """``pairs``: columns KEYS and VALUES, each unordered pair once; ``environment`` "overall" is all candidates.
 
-    ``choices``: in the order of the catalogue, the run's own tags first. ``runs``: how many were looked at.
+    ``choices``: those that read no tags first, then by the run's own; the catalogue's order within. ``runs``: how many
+    were looked at.
     """
 
     pairs: pd.DataFrame
@@ -108,7 +107,7 @@ def overlaps(experiment: Experiment) -> Overlaps:
             gaps.append(f"{run.label}: the replay of selectors is unfinished")
             continue
         looked_at += 1
-        found = chosen(run, reader)
+        found = chosen(reader)
         choices |= dict.fromkeys(found.columns)
         parts.append(compared(found))
         if not any(tags == OWN for _, tags in found.columns):
@@ -131,24 +130,18 @@ def overlaps(experiment: Experiment) -> Overlaps:
 
 
 def _ordered(choices: Iterable[Choice]) -> list[Choice]:
-    """What was trained on first, then by whose tags: none, own, others; the catalogue's order within."""
+    """By whose tags: none, the run's own, others; the catalogue's order within."""
     rank = {"": 0, OWN: 1}
-    return sorted(choices, key=lambda choice: (choice[0] != AS_TRAINED, rank.get(choice[1], 2), choice[1]))
+    return sorted(choices, key=lambda choice: (rank.get(choice[1], 2), choice[1]))
 
 
-def chosen(run: Run, reader: RunReader) -> pd.DataFrame:
+def chosen(reader: RunReader) -> pd.DataFrame:
     """Index step, environment, group_id; a column for each choice: 1.0 chosen, 0.0 not, NaN where nobody chose."""
-    columns = ["step", "environment", "group_id", "selected"]
-    frame = reader.scan("reselections", ["selector", "tags", *columns]).to_pandas()
-    trained = run.reader.scan("selections", columns).to_pandas()
-    part = trained.groupby("step")["selected"].transform("mean")
-    trained = trained[part < 1].assign(selector=AS_TRAINED, tags="")
-    whole = pd.concat([frame, trained], ignore_index=True)
-    whole["selected"] = whole["selected"].astype("float64")
     index, keys = ["step", "environment", "group_id"], ["selector", "tags"]
-    order = list(dict.fromkeys(zip(whole["selector"], whole["tags"], strict=True)))
-    table = whole.pivot(index=index, columns=keys, values="selected")
-    return table[order].sort_index()
+    frame = reader.scan("reselections", [*keys, *index, "selected"]).to_pandas()
+    frame["selected"] = frame["selected"].astype("float64")
+    order = list(dict.fromkeys(zip(frame["selector"], frame["tags"], strict=True)))
+    return frame.pivot(index=index, columns=keys, values="selected")[order].sort_index()
 
 
 def compared(table: pd.DataFrame) -> pd.DataFrame:

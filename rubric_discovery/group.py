@@ -30,18 +30,17 @@ Grouped = list[tuple[Skill, list[str]]]
 
 
 def schema(rubric_ids: Sequence[str], max_skills: int) -> dict[str, Any]:
-    """JSON schema of the reply."""
+    """JSON schema of the reply: all that a grammar can enforce. A single skill has every rubric, in the given order."""
+    count = len(rubric_ids)
+    members: dict[str, Any] = {"type": "array", "items": {"enum": list(rubric_ids)}, "minItems": 1, "maxItems": count}
+    if max_skills == 1:
+        members |= {"prefixItems": [{"const": name} for name in rubric_ids], "items": False, "minItems": count}
     skill = {
         "type": "object",
         "properties": {
             "id": ID,
             "definition": DEFINITION,
-            "rubrics": {
-                "type": "array",
-                "items": {"enum": list(rubric_ids)},
-                "minItems": 1,
-                "maxItems": len(rubric_ids),
-            },
+            "rubrics": members,
         },
         "required": ["id", "definition", "rubrics"],
         "additionalProperties": False,

@@ -33,8 +33,8 @@ MAX_EXAMPLE = 300
 """Characters of an example; without a bound a small model repeats itself to its limit of tokens."""
 ID = {"type": "string", "pattern": r"^[a-z][a-z0-9]{1,15}(_[a-z0-9]{1,15}){1,7}$"}
 DEFINITION = {"type": "string", "pattern": r'^[A-Z][^ \n"\\]{0,20}( [^ \n"\\]{1,20}){3,33}\.$'}
-"""Schemas of what ``rised.rubrics.vocabulary`` asks of an entry. A definition is bounded by its words: xgrammar compiles
-no pattern that counts beyond 128 repetitions.
+"""Schemas of what ``rised.rubrics.vocabulary`` asks of an entry. A definition is bounded by its words: xgrammar
+compiles no pattern that counts beyond 128 repetitions.
 """
 
 Found = tuple[Rubric, tuple[int, ...]]

@@ -104,10 +104,11 @@ class Grid:
     def keeps(self, product: str, asked: Iterable[str]) -> bool:
         """Whether a stage's product is kept although its inputs may be younger: it is there, and only the analysis is
         asked for. Products that several runs share are kept once every run is finished: the others still need them.
+        Where only finished runs are looked at again, all that they were made from is kept, there or not.
         """
         targets = list(asked)
         if targets and STORED_TARGETS.issuperset(targets):
-            return Path(product).is_file() and product not in (*self.retags, *self.reselections)
+            return product not in (*self.retags, *self.reselections)
         only_analysis = bool(targets) and all(
             target in ANALYSIS_TARGETS or target.startswith((f"{self.analysis}/", f"{self.dataset}/"))
             for target in targets

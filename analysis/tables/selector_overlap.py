@@ -18,7 +18,7 @@ from analysis.command import run_tables
 from analysis.formatting import MISSING, Cell, Group, PrintedTable, percent
 from analysis.frames import Frames
 from analysis.names import environment_name
-from analysis.overlaps import AS_TRAINED, OVERALL, OWN, Choice, Overlaps, overlaps
+from analysis.overlaps import OVERALL, OWN, Choice, Overlaps, overlaps
 from analysis.tables import BuiltTable
 
 READING = (
@@ -38,10 +38,10 @@ def build(frames: Frames) -> list[BuiltTable]:
 def notes_of(found: Overlaps, frames: Frames) -> list[str]:
     """What stands below table and figure."""
     updates = int(found.pairs.loc[found.pairs["environment"] == OVERALL, "updates"].max())
-    trained = f"“{AS_TRAINED}”: what the run itself was trained on, where it did not take all candidates."
     return [
         READING,
-        f"{updates} updates of {found.runs} runs. {trained}",
+        f"{updates} updates of {found.runs} runs. One seeded permutation of the candidates breaks the ties of every "
+        "selector and is the random choice: those with many ties overlap a little more than by chance.",
         f"Runs: {scale.describe(frames.experiment)}.",
         *found.gaps,
     ]

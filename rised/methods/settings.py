@@ -13,8 +13,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny, model_validator
 
 from rised.config.errors import ConfigError
-from rised.config.loader import load
-from rised.config.settings import Chosen, Settings, operational, strict
+from rised.config.loader import read_plain
+from rised.config.settings import Chosen, Settings, strict
+from rised.methods.errors import MethodError
 from rised.methods.kl import KLEstimator
 from rised.methods.registry import piece_settings, settings_class
 from rised.methods.streams import Reduction
@@ -109,16 +110,22 @@ SelectorCatalogue = Mapping[str, Any]
 """Name -> settings of a selector."""
 
 
-class SelectorsFile(Settings):
-    """Selectors that are replayed over stored candidates."""
-
-    selectors: dict[str, SelectorSettings] = operational(description="Name in tables and figures -> the selector.")
-
-
 def load_selectors(names: Sequence[str] = (), path: Path = SELECTORS) -> SelectorCatalogue:
-    """The named selectors of the file, in the given order, or all of it; ConfigError for one that it lacks."""
-    known = load(SelectorsFile, [path]).selectors
+    """The named selectors of the file, in the given order, or all of it.
+
+    ConfigError for a name that it lacks, or an entry that is no selector.
+    """
+    document = read_plain(path)
+    if not isinstance(document, dict) or set(document) != {"selectors"} or not isinstance(document["selectors"], dict):
+        raise ConfigError(f"{path}: one mapping is expected under the key `selectors`: name -> a selector's settings")
+    known = document["selectors"]
     for name in names:
         if name not in known:
             raise ConfigError(f"there is no selector {name!r} in {path}: choose of {', '.join(known)}, or add it there")
-    return {name: known[name] for name in names} if names else known
+    found = {}
+    for name in names or known:
+        try:
+            found[name] = piece_settings("selector", known[name])
+        except MethodError as error:
+            raise ConfigError(f"{path}: selectors.{name}: {error}") from None
+    return found
