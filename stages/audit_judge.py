@@ -40,7 +40,7 @@ from rised.rubrics.vocabulary import Vocabulary, load_vocabulary
 from stages.cli import add_common, run_stage
 from stages.loop import prompt_groups
 from stages.setup import load_experiment, load_run
-from stages.stored import compared_count, finished_run, load_judge, split_overrides, training_steps
+from stages.stored import compared_count, finished_run, load_judge, split_overrides, steps_with
 
 COVERED, EVERYTHING = "covered", "all"
 
@@ -121,7 +121,7 @@ def audit_judge(config: RunConfig, run: Path, name: str, settings: JudgeSettings
     RecordError or ConfigError for a run that is unfinished, compacted, or was made with another configuration.
     """
     reader = finished_run(config, run, f"the judge {name}")
-    chosen = spread(list(training_steps(reader)), steps)
+    chosen = spread(steps_with(reader, "rollouts"), steps)
     if not chosen:
         raise RecordError(f"{run} has no training rollouts")
     vocabulary = load_vocabulary(Path(config.rubrics.vocabulary))

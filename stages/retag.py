@@ -38,7 +38,7 @@ from rised.rubrics.vocabulary import load_vocabulary
 from stages.cli import add_common, run_stage
 from stages.loop import VALIDATION
 from stages.setup import load_run
-from stages.stored import finished_run, load_judge, split_overrides, training_steps
+from stages.stored import finished_run, load_judge, split_overrides, steps_with
 
 KINDS = {"rollouts": "tags", VALIDATION: "validation_tags"}
 """Kind of rollouts -> kind of their tags."""
@@ -74,12 +74,8 @@ def steps_to_tag(reader: RunReader, window: int) -> dict[int, tuple[str, ...]]:
 
 def all_steps(reader: RunReader, validation: bool) -> dict[int, tuple[str, ...]]:
     """Step -> kinds of rollouts, for all that the run holds; ``validation``: its evaluations, too."""
-    kinds = tuple(kind for kind in KINDS if validation or kind != VALIDATION)
-    trained = set(training_steps(reader))
-    found = {
-        step: tuple(kind for kind in kinds if (step in trained if kind != VALIDATION else reader.shards(kind, [step])))
-        for step in reader.steps()
-    }
+    held = {kind: set(steps_with(reader, kind)) for kind in KINDS if validation or kind != VALIDATION}
+    found = {step: tuple(kind for kind in held if step in held[kind]) for step in reader.steps()}
     return {step: kinds for step, kinds in found.items() if kinds}
 
 

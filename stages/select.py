@@ -36,7 +36,7 @@ from rised.records.types import Reselection, Selection
 from rised.rubrics.vocabulary import load_vocabulary
 from stages.cli import add_common, run_stage
 from stages.setup import load_experiment, load_run
-from stages.stored import StoredCandidates, compared_count, finished_run, training_steps
+from stages.stored import StoredCandidates, compared_count, finished_run, steps_with
 
 OWN = "own"
 """The name under which the run's own tags stand."""
@@ -52,7 +52,7 @@ def reselect(config: RunConfig, run: Path, selectors: SelectorCatalogue, judges:
     vocabulary = load_vocabulary(Path(config.rubrics.vocabulary))
     sources = {name: StoredCandidates(reader, *source) for name, source in tag_sources(reader, judges).items()}
     pieces = {name: build("selector", settings, vocabulary=vocabulary) for name, settings in selectors.items()}
-    steps = list(training_steps(reader))
+    steps = steps_with(reader, "rollouts")
     if not steps:
         raise RecordError(f"{run} has no training rollouts")
     own = reader.header()

@@ -4,7 +4,7 @@ stored. Nothing is played here, and the episodes' texts are not read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -69,7 +69,7 @@ def finished_run(config: RunConfig, run: Path, reads_texts: str = "") -> RunRead
     reader = RunReader(run)
     if not reader.done:
         raise RecordError(f"{run} has no {DONE}: start the train stage again to finish it")
-    if reads_texts and "turns" not in reader.columns("rollouts"):
+    if reads_texts and reader.compacted and "turns" not in reader.columns("rollouts"):
         raise RecordError(
             f"{run} is compacted without texts: {reads_texts} reads what was said, which only the full run has. "
             "Name the full run (--run), or publish runs with --texts"
@@ -144,9 +144,8 @@ def outcome(row: dict[str, Any]) -> Rollout:
     )
 
 
-def training_steps(reader: RunReader) -> Iterator[int]:
-    """Updates of which the run holds rollouts."""
+def steps_with(reader: RunReader, kind: str) -> list[int]:
+    """Steps of which the run holds records of a kind that names its step."""
     if reader.compacted:
-        yield from sorted(set(pc.unique(reader.scan("rollouts", ["step"])["step"]).to_pylist()))
-        return
-    yield from (step for step in reader.steps() if reader.shards("rollouts", [step]))
+        return sorted(pc.unique(reader.scan(kind, ["step"])["step"]).to_pylist())
+    return [step for step in reader.steps() if reader.shards(kind, [step])]

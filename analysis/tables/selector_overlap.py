@@ -40,7 +40,7 @@ def notes_of(found: Overlaps, frames: Frames) -> list[str]:
     updates = int(found.pairs.loc[found.pairs["environment"] == OVERALL, "updates"].max())
     return [
         READING,
-        f"{updates} updates of {found.runs} runs. One seeded permutation of the candidates breaks the ties of every "
+        f"Updates: {updates}, runs: {found.runs}. One seeded permutation of the candidates breaks the ties of every "
         "selector and is the random choice: those with many ties overlap a little more than by chance.",
         f"Runs: {scale.describe(frames.experiment)}.",
         *found.gaps,

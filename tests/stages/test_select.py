@@ -193,6 +193,18 @@ def test_what_cannot_be_chosen_or_tagged_again_is_refused(
     assert_refused(command("select", *words, "--run", run), "start the train stage again")
 
 
+def test_a_run_that_was_compacted_with_its_texts_can_be_tagged_again(
+    tiny_experiment: Any, run: Path, tmp_path: Path
+) -> None:
+    config = load_run(tiny_experiment.config, "rised", 0)
+    whole = tmp_path / "whole"
+    compact(run, whole, full_rollouts=True)
+    for folder in (run, whole):
+        retag_by(config, folder, "rules", RuleJudgeSettings())
+    first, second = (RunReader(folder / "retags" / "rules") for folder in (run, whole))
+    assert first.steps() == second.steps() == [1, 2, 3] and first.scan("tags").equals(second.scan("tags"))
+
+
 def test_tags_of_the_same_judge_again_are_the_runs_own(tiny_experiment: Any, run: Path) -> None:
     before = reproducible_digest(run)
     retag_by(load_run(tiny_experiment.config, "rised", 0), run, "rules", RuleJudgeSettings())
