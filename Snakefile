@@ -4,6 +4,8 @@
     snakemake --cores 2 --config experiment=laptop_grid  another file of configs/experiments
     snakemake --cores 2 rubrics                          a vocabulary discovered in the experiment's rollouts
     snakemake --cores 1 report --config runs=DIR         only the analysis, from finished runs below DIR
+    snakemake --cores 2 retag --config judge=NAME        another judge's tags of the finished runs; trains nothing
+    snakemake --cores 2 reselect --config selectors=A,B  what other selectors would have chosen in them
     snakemake --cores 1 publish                          the runs as a dataset with its card; `verify` checks one
     snakemake -n                                         the plan
 
@@ -41,6 +43,7 @@ include: "stages/train.smk"
 include: "stages/evaluate.smk"
 include: "stages/gradient.smk"
 include: "stages/retag.smk"
+include: "stages/select.smk"
 include: "stages/audit_judge.smk"
 include: "stages/analysis.smk"
 include: "stages/publish.smk"
@@ -51,6 +54,8 @@ localrules:
     all,
     data,
     runs,
+    retag,
+    reselect,
     rubrics,
     tables,
     figures,
@@ -71,6 +76,16 @@ rule data:
 rule runs:
     input:
         GRID.finished_runs,
+
+
+rule retag:
+    input:
+        lambda wildcards: GRID.stored_products("retag"),
+
+
+rule reselect:
+    input:
+        lambda wildcards: GRID.stored_products("reselect"),
 
 
 rule rubrics:

@@ -37,6 +37,7 @@ SECTIONS = (
     Section(
         "rubrics", "Rubrics", "Rubrics and performance", tables=("table3", "table4"), figures=("figure4", "figure7")
     ),
+    Section("selectors", "Selectors", "What selectors choose", ("selector_overlap",), ("selector_overlap",)),
     Section("judges", "Judges", "Judges against detectors", tables=("audit",), figures=("audit",)),
     Section("time", "Step time", "Step time and cost", tables=("table9", "cost"), figures=("cost_curves",)),
     Section("setup", "Setup", "Data and configuration", tables=("table5", "table6")),

@@ -95,6 +95,16 @@ class AuditSettings(Settings):
     steps: int = strict(5, gt=0, description="Updates whose rollouts are tagged, spread evenly over the run.")
 
 
+class ReselectSettings(Settings):
+    """Which other selectors, by whose tags, choose among the candidates of finished runs."""
+
+    selectors: list[str] = strict([], description="Selectors by their names in configs/selectors.yaml; empty: all.")
+    judges: list[str] = strict(
+        [],
+        description="Further judges (files of configs/judges, or `rules`): they tag the runs again, and select, too.",
+    )
+
+
 class EstimateSettings(Settings):
     """What a run is expected to take, for the plan's device-hours."""
 
@@ -141,6 +151,9 @@ class ExperimentConfig(RunSettings):
         False, description="Tag the rollouts of finished runs a second time, to measure the tagger's reproducibility."
     )
     audit: AuditSettings = strict(AuditSettings(), description="Judges compared with the detectors on finished runs.")
+    reselect: ReselectSettings | None = strict(
+        None, description="What other selectors choose of finished runs' candidates; null: it is not looked at."
+    )
     resources: dict[str, dict[str, Any]] = operational(
         {}, description="What jobs of a stage need, with the keys of the site file's `stages`, which these go before."
     )
@@ -166,6 +179,7 @@ GRID_KEYS: Sequence[str] = (
     "gradient",
     "second_tags",
     "audit",
+    "reselect",
     "resources",
     "estimate",
     "analysis",

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from rised.rubrics.judge_reply import ReplyError, find_object
 from rised.rubrics.vocabulary import Provenance, Skill
 from rubric_discovery.errors import DiscoveryError
+from rubric_discovery.normalise import DEFINITION, ID
 from rubric_discovery.prompts import load_prompt
 from rubric_discovery.records import Candidate, Screened, read_rows
 from rubric_discovery.strong_model import Request, ask, asked_with, make_model
@@ -29,13 +30,17 @@ Grouped = list[tuple[Skill, list[str]]]
 
 
 def schema(rubric_ids: Sequence[str], max_skills: int) -> dict[str, Any]:
-    """JSON schema of the reply."""
+    """JSON schema of the reply: all that a grammar can enforce. A single skill has every rubric, in the given order."""
+    count = len(rubric_ids)
+    members: dict[str, Any] = {"type": "array", "items": {"enum": list(rubric_ids)}, "minItems": 1, "maxItems": count}
+    if max_skills == 1:
+        members |= {"prefixItems": [{"const": name} for name in rubric_ids], "items": False, "minItems": count}
     skill = {
         "type": "object",
         "properties": {
-            "id": {"type": "string"},
-            "definition": {"type": "string"},
-            "rubrics": {"type": "array", "items": {"enum": list(rubric_ids)}, "minItems": 1},
+            "id": ID,
+            "definition": DEFINITION,
+            "rubrics": members,
         },
         "required": ["id", "definition", "rubrics"],
         "additionalProperties": False,

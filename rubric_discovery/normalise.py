@@ -29,34 +29,39 @@ from rubric_discovery.work import Step, Work, main_of
 PLACES = frozenset({"environment", "behaviours"})
 UNGROUPED = "ungrouped"
 """The skill of a candidate before step 6."""
-_TEXT = {"type": "string"}
-_NUMBERS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "rubrics": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "numbers": _NUMBERS,
-                    "id": _TEXT,
-                    "definition": _TEXT,
-                    "polarity": {"enum": ["positive", "negative"]},
-                    "positive_example": _TEXT,
-                    "negative_example": _TEXT,
-                },
-                "required": ["numbers", "id", "definition", "polarity", "positive_example", "negative_example"],
-                "additionalProperties": False,
-            },
-        },
-        "left_out": _NUMBERS,
-    },
-    "required": ["rubrics", "left_out"],
-    "additionalProperties": False,
-}
+MAX_EXAMPLE = 300
+"""Characters of an example; without a bound a small model repeats itself to its limit of tokens."""
+ID = {"type": "string", "pattern": r"^[a-z][a-z0-9]{1,15}(_[a-z0-9]{1,15}){1,7}$"}
+DEFINITION = {"type": "string", "pattern": r'^[A-Z][^ \n"\\]{0,20}( [^ \n"\\]{1,20}){3,33}\.$'}
+"""Schemas of what ``rised.rubrics.vocabulary`` asks of an entry. A definition is bounded by its words: xgrammar
+compiles no pattern that counts beyond 128 repetitions.
+"""
 
 Found = tuple[Rubric, tuple[int, ...]]
+
+
+def schema(count: int) -> dict[str, Any]:
+    """JSON schema of a reply on ``count`` behaviours: all that a grammar can enforce of a rubric's form."""
+    number = {"type": "integer", "minimum": 0, "maximum": count - 1}
+    example = {"type": "string", "minLength": 10, "maxLength": MAX_EXAMPLE}
+    properties = {
+        "numbers": {"type": "array", "items": number, "minItems": 1, "maxItems": count},
+        "id": ID,
+        "definition": DEFINITION,
+        "polarity": {"enum": ["positive", "negative"]},
+        "positive_example": example,
+        "negative_example": example,
+    }
+    rubric = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": {
+            "rubrics": {"type": "array", "items": rubric, "maxItems": count},
+            "left_out": {"type": "array", "items": number, "maxItems": count},
+        },
+        "required": ["rubrics", "left_out"],
+        "additionalProperties": False,
+    }
 
 
 def read_rubrics(environment: str, polarities: Sequence[str], text: str, finish_reason: str) -> list[Found]:
@@ -141,9 +146,8 @@ def run(work: Work) -> Mapping[str, Any]:
         subject = f"{environment}:{counted[environment]:03d}"
         counted[environment] += 1
         read = partial(read_rubrics, environment, [row.polarity for row in rows])
-        requests.append(
-            Request("normalise", subject, prompt.messages(values), "rubrics", SCHEMA, read, prompt.asked_again)
-        )
+        messages, form = prompt.messages(values), schema(len(rows))
+        requests.append(Request("normalise", subject, messages, "rubrics", form, read, prompt.asked_again))
     answers = ask(work, model, requests)
     candidates = []
     for request, rows, answer in zip(requests, groups, answers, strict=True):

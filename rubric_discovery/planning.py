@@ -13,6 +13,8 @@ from rised.config.overlays import compose
 from rised.config.source import plain_value
 
 DISCOVERIES = Path("configs/discovery")
+ASKING = ("propose", "normalise", "screen", "group")
+"""Steps that ask a model, in their order; ``screen`` asks the tagger."""
 
 
 class GridLike(Protocol):
@@ -34,7 +36,8 @@ class GridLike(Protocol):
 @dataclass(frozen=True, slots=True)
 class Discovery:
     """A discovery in the DAG. ``finished_runs``: marks of the experiment's runs that it reads; none where the file
-    names its own rollouts.
+    names its own rollouts. ``served``: step -> the judge file by which the server of its model is started, for the
+    steps whose model says so.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Discovery:
     folder: str
     finished_runs: list[str]
     launcher: Callable[..., str]
+    served: Mapping[str, str]
 
     def path(self, name: str) -> str:
         return f"{self.folder}/{name}"
@@ -64,7 +68,10 @@ class Discovery:
 
     def command(self, step: str) -> str:
         """A step's command, for a rule with ``config`` among its inputs: the launcher of jobs, if any, and it."""
-        launcher = self.launcher("discovery", f"discovery-{step}")
+        judge = self.served.get(step, "")
+        later = ASKING[ASKING.index(step) + 1 :] if step in ASKING else ()
+        lingers = bool(judge) and any(self.served.get(other) == judge for other in later)
+        launcher = self.launcher("discovery", f"discovery-{step}", judge=judge, lingers=lingers)
         program = f"python -m rubric_discovery.{step} --config {{input.config:q}} {{params.options}}"
         return f"{launcher}{program} > {{log:q}} 2>&1"
 
@@ -85,4 +92,31 @@ def read_discovery(options: Mapping[str, Any], grid: GridLike) -> Discovery:
     marks = [] if own else list(grid.finished_runs)
     if grid.external_runs is not None and not own:
         marks = sorted(str(mark) for mark in Path(grid.external_runs).glob("**/seed-*/DONE"))
-    return Discovery(name, str(file), f"{grid.results}/discovery/{name}", marks, grid.launch)
+    folder = f"{grid.results}/discovery/{name}"
+    return Discovery(name, str(file), folder, marks, grid.launch, _served(document, file))
+
+
+def _served(document: Mapping[str, Any], file: Path) -> dict[str, str]:
+    """Step -> judge file, by ``served_by`` of the model that it asks.
+
+    ConfigError where that serves another model or elsewhere: the step would wait for a server that never comes.
+    """
+    strong = document.get("strong_model") or {}
+    tagger = document.get("tagger") or strong
+    found = {}
+    for step in ASKING:
+        key, model = ("tagger", tagger) if step == "screen" and document.get("tagger") else ("strong_model", strong)
+        path = model.get("served_by") if model.get("type") == "server" else None
+        if path is None:
+            continue
+        if not Path(path).is_file():
+            raise ConfigError(f"{file}: {key}.served_by: there is no judge file {path}")
+        judge = (plain_value(compose([Path(path)])).get("rubrics") or {}).get("judge") or {}
+        for name in ("model", "endpoint"):
+            if model.get(name) != judge.get(name):
+                raise ConfigError(
+                    f"{file}: {key}.{name} is {model.get(name)!r}, but {path}, which serves it, says "
+                    f"{judge.get(name)!r}: make them equal"
+                )
+        found[step] = str(path)
+    return found

@@ -28,31 +28,38 @@ from rubric_discovery.work import Step, Work, main_of
 PLACES = frozenset({"environment", "success", "failure"})
 MAX_BEHAVIOURS = 8
 OK, NO_QUOTE = "ok", "quote_not_found"
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "behaviours": {
-            "type": "array",
-            "maxItems": MAX_BEHAVIOURS,
-            "items": {
-                "type": "object",
-                "properties": {
-                    "behaviour": {"type": "string"},
-                    "polarity": {"enum": ["positive", "negative"]},
-                    "episode": {"enum": ["A", "B"]},
-                    "turn": {"type": "integer", "minimum": 0},
-                    "quote": {"type": "string"},
-                },
-                "required": ["behaviour", "polarity", "episode", "turn", "quote"],
-                "additionalProperties": False,
-            },
-        }
-    },
-    "required": ["behaviours"],
-    "additionalProperties": False,
-}
+MAX_WORDS, MAX_QUOTE = 200, 300
+"""Characters of a behaviour and of its quote; without a bound a small model repeats itself to its limit of tokens."""
 
 Found = dict[str, Any]
+
+
+def schema(lengths: Mapping[str, int]) -> dict[str, Any]:
+    """JSON schema of a reply: all that a grammar can enforce of the rule. ``lengths``: episode -> its turns."""
+    return {
+        "type": "object",
+        "properties": {
+            "behaviours": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": MAX_BEHAVIOURS,
+                "items": {"anyOf": [_entry(episode, count) for episode, count in lengths.items()]},
+            }
+        },
+        "required": ["behaviours"],
+        "additionalProperties": False,
+    }
+
+
+def _entry(episode: str, turns: int) -> dict[str, Any]:
+    properties = {
+        "behaviour": {"type": "string", "minLength": 1, "maxLength": MAX_WORDS},
+        "polarity": {"enum": ["positive", "negative"]},
+        "episode": {"const": episode},
+        "turn": {"type": "integer", "minimum": 0, "maximum": turns - 1},
+        "quote": {"type": "string", "minLength": 1, "maxLength": MAX_QUOTE},
+    }
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def read_behaviours(lengths: Mapping[str, int], text: str, finish_reason: str) -> list[Found]:
@@ -105,9 +112,8 @@ def run(work: Work) -> Mapping[str, Any]:
         }
         lengths = {"A": len(success.turns), "B": len(failure.turns)}
         read = partial(read_behaviours, lengths)
-        requests.append(
-            Request("propose", pair.pair_id, prompt.messages(values), "behaviours", SCHEMA, read, prompt.asked_again)
-        )
+        messages, form = prompt.messages(values), schema(lengths)
+        requests.append(Request("propose", pair.pair_id, messages, "behaviours", form, read, prompt.asked_again))
     answers = ask(work, model, requests)
     rows = []
     for pair, answer in zip(pairs, answers, strict=True):

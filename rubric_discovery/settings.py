@@ -19,6 +19,11 @@ class ServerModelSettings(ChatSettings):
     """A model behind an OpenAI-compatible server."""
 
     type: Literal["server"] = strict(description="ask a language model behind an OpenAI-compatible server")
+    served_by: str | None = operational(
+        None,
+        description="judge file that says how the model is served: on a cluster the launcher then holds its server "
+        "while a step asks; null: start it yourself",
+    )
 
 
 class _OfflineSettings(Settings):

@@ -23,19 +23,21 @@ from slurm.launcher import Launcher
 from slurm.service import ENDPOINT, Service, service_call
 from slurm.site import Site, load_site
 from stages.judge_need import STAGE as JUDGE_SERVER
-from stages.judge_need import judge_need
+from stages.judge_need import JudgeNeed, judge_need, named_judge_need
 
 
-def judge_services(experiment: Path, method: str, site: Site, executor: Executor) -> list[Service]:
-    """The judge's server, if a run of the method needs one; none in a debugger, which has no second process."""
-    need = judge_need(experiment, method)
+def judge_services(need: JudgeNeed | None, site: Site, executor: Executor, lingers: bool = False) -> list[Service]:
+    """The judge's server, if one is needed; none in a debugger, which has no second process.
+
+    ConfigError if its endpoint file has another name than servers have here.
+    """
     if need is None or executor == "debug":
         return []
     folder = need.endpoint.parent
     if need.endpoint.name != ENDPOINT:
         raise ConfigError(f"{need.config}: rubrics.judge.endpoint is {need.endpoint}: name the file {ENDPOINT}")
     call = service_call(JUDGE_SERVER, folder, need.command, (str(need.config),))
-    return [Service(call, site, executor, folder)]
+    return [Service(call, site, executor, folder, lingers=lingers)]
 
 
 def main() -> None:
@@ -61,6 +63,10 @@ def main() -> None:
         "the command writes endpoint.json into the folder when it answers",
     )
     parser.add_argument("--judge-of", metavar="METHOD", help="the judge's server, if a run of this method needs one")
+    parser.add_argument("--judge", help="the server of a judge by its name or file, if it says how it is served")
+    parser.add_argument(
+        "--lingers", action="store_true", help="the server stays service_linger_s: a stage follows that needs it"
+    )
     parser.add_argument("--resumes", action="store_true", help="the command goes on where it stopped: requeue it")
     parser.add_argument("--dry-run", action="store_true", help="write the batch script into the folder, submit nothing")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the stage's command")
@@ -82,7 +88,10 @@ def main() -> None:
             for stage, folder, words in args.needs
         ]
         if args.judge_of:
-            services += judge_services(args.experiment, args.judge_of, site, args.executor)
+            need = judge_need(args.experiment, args.judge_of)
+            services += judge_services(need, site, args.executor)
+        if args.judge:
+            services += judge_services(named_judge_need(args.judge), site, args.executor, args.lingers)
         launcher = Launcher(call, site, args.executor, args.folder, services=services)
         if args.dry_run:
             args.folder.mkdir(parents=True, exist_ok=True)

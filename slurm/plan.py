@@ -15,7 +15,7 @@ from rised.config.source import plain_value
 from slurm.site import Site, StageResources, load_site
 from stages.grid import Grid
 from stages.judge_need import STAGE as JUDGE_SERVER
-from stages.judge_need import judge_need
+from stages.judge_need import judge_need, named_judge_need
 
 MINUTES = 60
 
@@ -113,9 +113,17 @@ class Plan:
             runs = [Path(pattern.format(method=m, seed=s)) for m in grid.methods for s in grid.seeds]
             to_do = sum(not run.exists() for run in runs)
             lines.append(Line(stage, len(runs), to_do, self.site.resources(stage), None))
+        if retags := self._retag_marks():
+            to_do = sum(not Path(mark).exists() for mark in retags)
+            lines.append(Line("retag by judges", len(retags), to_do, self.site.resources("retag"), None))
         if grid.audits:
             to_do = sum(not Path(mark).exists() for mark in grid.audits)
             lines.append(Line("audit_judge", len(grid.audits), to_do, self.site.resources("audit_judge"), None))
+        for judge in dict.fromkeys((*grid.audited_judges, *grid.retagging_judges)):
+            if named_judge_need(judge) is not None:
+                marks = [*grid.audits, *self._retag_marks()]
+                to_do = int(any(f"/{judge}/" in mark and not Path(mark).exists() for mark in marks))
+                lines.append(Line(f"{JUDGE_SERVER} {judge}", 1, to_do, self.site.resources(JUDGE_SERVER), None))
         judged = [line for line in lines if line.name.startswith("train ") and self._is_judged(line.name[6:])]
         if judged:
             waiting = [line.hours for line in judged if line.to_do and line.hours is not None]
@@ -123,6 +131,10 @@ class Plan:
             to_do = int(any(line.to_do for line in judged))
             lines.append(Line(JUDGE_SERVER, 1, to_do, self.site.resources(JUDGE_SERVER), hours))
         return lines
+
+    def _retag_marks(self) -> list[str]:
+        grid = self.grid
+        return [mark for method in grid.methods for seed in grid.seeds for mark in grid.retags_of(method, seed)]
 
     def summary(self) -> str:
         """The jobs as a table, and their device-hours; "" without a cluster."""

@@ -109,12 +109,22 @@ class ServiceJob(StageJob):
 
 
 class Service:
-    """One server. ``call``: its command, which writes ``endpoint.json`` into ``folder`` once it answers."""
+    """One server. ``call``: its command, which writes ``endpoint.json`` into ``folder`` once it answers.
+
+    ``lingers``: after a stage that ended well the server stays for ``service_linger_s`` and then ends itself, since
+    another stage follows; a server of a large model takes long to start.
+    """
 
     def __init__(
-        self, call: StageCall, site: Site, executor: Executor, folder: Path, stream: TextIO = sys.stdout
+        self,
+        call: StageCall,
+        site: Site,
+        executor: Executor,
+        folder: Path,
+        stream: TextIO = sys.stdout,
+        lingers: bool = False,
     ) -> None:
-        self.call, self.site, self.executor = call, site, executor
+        self.call, self.site, self.executor, self.lingers = call, site, executor, lingers
         self.output = Output(call.name, stream)
         self.fingerprint = call.fingerprint()
         self.files = JobFiles(check_results_path(folder.absolute()))
@@ -145,13 +155,13 @@ class Service:
             self._release()
             raise
         else:
-            self._release()
+            self._release(stays=self.lingers)
 
     def give_back(self, holder: Holder) -> None:
         """The hold of an earlier launcher of the same stage, whose job has ended."""
         self._holder = holder
         if self._hold_file().exists():
-            self._release()
+            self._release(stays=self.lingers)
 
     def keep_up(self) -> None:
         """Renew the hold, and submit the server again if it was lost; call it now and then while the stage runs."""
@@ -257,9 +267,11 @@ class Service:
         key = hashlib.sha256(str(self._holder.folder).encode()).hexdigest()[:8]  # other results, other holder
         return self.files.folder / HOLDERS / f"{self._holder.name}-{key}.json"
 
-    def _release(self) -> None:
-        """Give the hold back; the last one to do so ends the server."""
+    def _release(self, stays: bool = False) -> None:
+        """Give the hold back; the last one to do so ends the server, unless it ``stays`` for whoever follows."""
         self._hold_file().unlink(missing_ok=True)
+        if stays:
+            return
         with self._lock():
             if any(holder_lives(path) for path in holder_files(self.files.folder)):
                 return

@@ -20,17 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
-from rised.config import ConfigError, Settings, strict
-from rised.config.loader import bind
-from rised.config.overlays import apply_overrides, compose
+from rised.config import Settings, strict
 from rised.config.resolved import dump
-from rised.config.source import Mapping
 from rised.experiment import RunConfig, run_directory
 from rised.methods.base import PromptGroup, Selector
 from rised.methods.registry import build, piece_class, piece_settings
 from rised.records.commit import RunDirectory
 from rised.records.errors import RecordError
-from rised.records.layout import AUDIT, COMPACTED, DONE
+from rised.records.layout import AUDIT, DONE
 from rised.records.schemas import from_table, to_table
 from rised.records.shards import RunReader
 from rised.records.types import Rollout, SelectionAudit, Tag
@@ -38,22 +35,14 @@ from rised.rubrics.audit import audit
 from rised.rubrics.judge_rules import RuleJudge
 from rised.rubrics.judges import make_judge
 from rised.rubrics.profiles import cosine, rubric_profile
-from rised.rubrics.settings import JudgeSettings, LlmJudgeSettings, RubricSettings
+from rised.rubrics.settings import JudgeSettings, LlmJudgeSettings
 from rised.rubrics.vocabulary import Vocabulary, load_vocabulary
 from stages.cli import add_common, run_stage
 from stages.loop import prompt_groups
 from stages.setup import load_experiment, load_run
-from stages.train import refuse_other_run
+from stages.stored import compared_count, finished_run, load_judge, split_overrides, steps_with
 
-JUDGES = Path("configs/judges")
-JUDGE_KEYS = "rubrics.judge."
 COVERED, EVERYTHING = "covered", "all"
-
-
-class JudgeFile(Settings):
-    """What this stage reads of a judge file."""
-
-    rubrics: RubricSettings = strict(description="The judge.")
 
 
 class AuditFile(Settings):
@@ -62,20 +51,6 @@ class AuditFile(Settings):
     judge: JudgeSettings = strict(description="The audited judge.", discriminator="type")
     steps: int = strict(description="Updates that are tagged.")
     run: RunConfig = strict(description="The run.")
-
-
-def load_judge(name: str, overrides: Sequence[str]) -> JudgeSettings:
-    """The judge of ``configs/judges/<name>.yaml``, or for ``rules`` the rules themselves; ConfigError if unknown."""
-    path = JUDGES / f"{name}.yaml"
-    if name != "rules" and not path.is_file():
-        known = ", ".join(sorted(p.stem for p in JUDGES.glob("*.yaml")))
-        raise ConfigError(f"there is no judge file {path}: choose one of rules, {known}")
-    document = compose([path] if name != "rules" else [])
-    own = {key: value for key, value in document.items.items() if key == "rubrics"}
-    wanted = Mapping(own, {key: document.keys[key] for key in own}, document.origin)
-    if name == "rules":
-        return RubricSettings().judge
-    return bind(JudgeFile, apply_overrides(wanted, overrides)).rubrics.judge
 
 
 def spread(steps: Sequence[int], count: int) -> list[int]:
@@ -104,9 +79,7 @@ def selection_audits(
     covered = {(tag.rollout_id, tag.rubric_id) for tag in truth}
     common = [tag for tag in judged if (tag.rollout_id, tag.rubric_id) in covered]
     by_truth = prompt_groups(rollouts, truth)
-    count = min(config.method.selected_groups, len(by_truth))
-    if count == len(by_truth):
-        count = max(1, len(by_truth) // 2)  # of a run that trained on all that it rolled out
+    count = compared_count(config, len(by_truth))
     selector = selector_of(config, vocabulary)
     wanted = _selected(selector, by_truth, count, step, config.seed)
     rows = []
@@ -147,13 +120,8 @@ def audit_judge(config: RunConfig, run: Path, name: str, settings: JudgeSettings
 
     RecordError or ConfigError for a run that is unfinished, compacted, or was made with another configuration.
     """
-    reader = RunReader(run)
-    if not reader.done:
-        raise RecordError(f"{run} has no {DONE}: start the train stage again to finish it")
-    if (run / COMPACTED).exists():
-        raise RecordError(f"{run} is compacted: a judge reads texts, which only the full run has")
-    refuse_other_run(config, run)
-    chosen = spread([step for step in reader.steps() if reader.shards("rollouts", [step])], steps)
+    reader = finished_run(config, run, f"the judge {name}")
+    chosen = spread(steps_with(reader, "rollouts"), steps)
     if not chosen:
         raise RecordError(f"{run} has no training rollouts")
     vocabulary = load_vocabulary(Path(config.rubrics.vocabulary))
@@ -199,8 +167,7 @@ def main() -> None:
     parser.add_argument("--judge", required=True, help="judge by the name of its file in configs/judges, or `rules`")
     parser.add_argument("--run", type=Path, help="run directory (default: in the experiment's results folder)")
     args = parser.parse_args()
-    of_judge = [text for text in args.set if text.startswith(JUDGE_KEYS)]
-    of_run = [text for text in args.set if text not in of_judge]
+    of_judge, of_run = split_overrides(args.set)
     config = load_run(args.config, args.method, args.seed, of_run)
     steps = load_experiment(args.config, of_run).audit.steps
     settings = load_judge(args.judge, of_judge)

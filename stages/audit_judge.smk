@@ -18,6 +18,6 @@ rule audit_judge:
     conda:
         "../environment.yml"
     shell:
-        GRID.launch("audit_judge", "audit-{wildcards.judge}-{wildcards.method}-seed-{wildcards.seed}")
+        GRID.launch("audit_judge", "audit-{wildcards.judge}-{wildcards.method}-seed-{wildcards.seed}", judge="{wildcards.judge}")
         + "python -m stages.audit_judge --config {input.config:q} --judge {wildcards.judge}"
         ' --method {wildcards.method} --seed {wildcards.seed} --run "$(dirname -- {input.run:q})" > {log:q} 2>&1'

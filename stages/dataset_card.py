@@ -51,6 +51,7 @@ KINDS: dict[str, str] = {
     "tag_counts": "training tags counted per step, environment and rubric",
     "rollout_texts": "a training episode of the last update, whole",
     "selections": "a candidate group of a step: `selected`, `order`, `similarity`, `redundancy`, `score`",
+    "reselections": "a candidate group of a step under another selector, or under another judge's tags",
     "timings": "a wall-clock measurement: `name`, `value`, `unit`",
     "gradients": "a measured gradient at a checkpoint",
     "judge_audits": "how an audited judge agrees with the detectors on a rubric: counts, precision, recall, kappa",

@@ -22,9 +22,12 @@ from rised.outputs import AnalysisSettings
 EXPERIMENTS = Path("configs/experiments")
 METHODS = Path("configs/methods")
 JUDGES = Path("configs/judges")
+SELECTORS = "configs/selectors.yaml"
 ANALYSIS = Path("analysis")
 ANALYSIS_TARGETS = frozenset({"tables", "figures", "report", "publish", "verify"})
 """Targets of the Snakefile that need finished runs and no training."""
+STORED_TARGETS = frozenset({"retag", "reselect"})
+"""Targets that look again at what finished runs hold, and take those that are there."""
 EXECUTORS = ("direct", "slurm", "local", "debug")
 
 
@@ -35,7 +38,8 @@ class Grid:
     ``runs``: where finished runs are read from. ``extended_files``: documents that the experiment's file extends.
     ``tables``, ``figures``: modules of the analysis by name. ``gradient``, ``second_tags``: what is measured on
     finished runs. ``audited_judges``: judges that are compared with the detectors on them. ``checkpoints``: how many
-    each run exports. ``verified``: a dataset from elsewhere, for ``verify``.
+    each run exports. ``verified``: a dataset from elsewhere, for ``verify``. ``retagging_judges``: judges that tag
+    finished runs again; ``selectors``: what is replayed on them, empty for all; ``reselects``: the analysis wants it.
     """
 
     name: str
@@ -54,6 +58,9 @@ class Grid:
     executor: str = "direct"
     site: str = "slurm/site.yaml"
     verified: str | None = None
+    retagging_judges: tuple[str, ...] = ()
+    selectors: tuple[str, ...] = ()
+    reselects: bool = False
 
     def method_files(self, method: str) -> list[str]:
         """The method's file and those that it extends; nothing if there is none, which the train stage says better."""
@@ -62,17 +69,30 @@ class Grid:
             return []
         return sorted({str(path), *(os.path.relpath(name) for name in written_in(compose([path])))})
 
-    def launch(self, stage: str, name: str, *, resumes: bool = False, method: str = "", parts: int = 1) -> str:
+    def launch(
+        self,
+        stage: str,
+        name: str,
+        *,
+        resumes: bool = False,
+        method: str = "",
+        judge: str = "",
+        lingers: bool = False,
+        parts: int = 1,
+    ) -> str:
         """What stands before a stage's command in a rule's shell: the launcher of jobs, or nothing for a direct call.
 
-        ``name``: of the job; it and ``method`` may hold the rule's wildcards as ``{wildcards.x}``. ``resumes``: the
-        stage goes on where it was stopped, so that a time limit is no failure. ``method``: of a run that may need the
-        judge's server. ``parts``: of a job array.
+        ``name``: of the job; it, ``method`` and ``judge`` may hold the rule's wildcards as ``{wildcards.x}``.
+        ``resumes``: the stage goes on where it was stopped, so that a time limit is no failure. ``method``: of a run
+        that may need the judge's server; ``judge``: name or file of a judge that the stage asks itself; ``lingers``:
+        its server stays a while, since another stage follows that asks it. ``parts``: of a job array.
         """
         if self.executor == "direct":
             return ""
         options = " --resumes" if resumes else ""
         options += f" --judge-of {method}" if method else ""
+        options += f" --judge {judge}" if judge else ""
+        options += " --lingers" if lingers else ""
         options += f" --parts {parts}" if parts > 1 else ""
         return (
             f"python -m slurm.launch --executor {self.executor} --site {shlex.quote(self.site)} --stage {stage}"
@@ -84,8 +104,11 @@ class Grid:
     def keeps(self, product: str, asked: Iterable[str]) -> bool:
         """Whether a stage's product is kept although its inputs may be younger: it is there, and only the analysis is
         asked for. Products that several runs share are kept once every run is finished: the others still need them.
+        Where only finished runs are looked at again, all that they were made from is kept, there or not.
         """
         targets = list(asked)
+        if targets and STORED_TARGETS.issuperset(targets):
+            return product not in (*self.retags, *self.reselections)
         only_analysis = bool(targets) and all(
             target in ANALYSIS_TARGETS or target.startswith((f"{self.analysis}/", f"{self.dataset}/"))
             for target in targets
@@ -93,6 +116,10 @@ class Grid:
         shared = product in (self.tasks, self.warm_start)
         needed = [product, *(self.finished_runs if shared else [])]
         return only_analysis and all(Path(path).is_file() for path in needed)
+
+    @property
+    def selectors_file(self) -> str:
+        return SELECTORS
 
     @property
     def folder(self) -> str:
@@ -150,6 +177,55 @@ class Grid:
             for seed in self.seeds
         ]
 
+    @property
+    def retag_pattern(self) -> str:
+        return f"{self.folder}/{{method}}/seed-{{seed}}/retags/{{judge}}/DONE"
+
+    @property
+    def reselect_pattern(self) -> str:
+        return f"{self.folder}/{{method}}/seed-{{seed}}/reselected/DONE"
+
+    def retags_of(self, method: str, seed: str | int) -> list[str]:
+        """DONE of a run's tags by each further judge."""
+        return [self.retag_pattern.format(method=method, seed=seed, judge=judge) for judge in self.retagging_judges]
+
+    @property
+    def retags(self) -> list[str]:
+        """DONE of the tags of every finished run by every further judge."""
+        return [mark for method, seed in self._stored_runs for mark in self.retags_of(method, seed)]
+
+    @property
+    def reselections(self) -> list[str]:
+        """DONE of the replayed selections of every finished run."""
+        return [self.reselect_pattern.format(method=method, seed=seed) for method, seed in self._stored_runs]
+
+    @property
+    def _stored_runs(self) -> list[tuple[str, int]]:
+        """Runs of the experiment that are finished now, by method and seed."""
+        return [
+            (method, seed)
+            for method in self.methods
+            for seed in self.seeds
+            if Path(self.run_pattern.format(method=method, seed=seed)).is_file()
+        ]
+
+    def stored_products(self, target: str) -> list[str]:
+        """What ``retag`` or ``reselect`` makes of the finished runs; ConfigError where there is nothing to do it on."""
+        if self.external_runs is not None:
+            raise ConfigError(
+                f"{target} works on the experiment's own runs, not on runs={self.external_runs}: give `results`, or "
+                "call the stage with --run"
+            )
+        if target == "retag" and not self.retagging_judges:
+            raise ConfigError(
+                "retag: which judge? --config judge=NAME, a file of configs/judges or `rules` (or `reselect.judges` in "
+                "the experiment)"
+            )
+        found = self.retags if target == "retag" else self.reselections
+        if not found:
+            raise ConfigError(f"{target}: {self.folder} holds no finished run: run the experiment first")
+        return found
+
     def judge_files(self, judge: str) -> list[str]:
         """The judge's file, and nothing if there is none: the audit says that better."""
         path = JUDGES / f"{judge}.yaml"
@@ -161,6 +237,7 @@ class Grid:
         stages = [
             ("gradient", self.gradient, self.gradient_pattern),
             ("retag", self.second_tags, self.second_tags_pattern),
+            ("select", self.reselects, self.reselect_pattern),
         ]
         return {stage: pattern for stage, wanted, pattern in stages if wanted}
 
@@ -208,10 +285,10 @@ class Grid:
 
 
 def read_grid(options: Mapping[str, Any]) -> Grid:
-    """The grid that Snakemake's ``--config experiment=NAME results=DIR runs=DIR dataset=DIR
-    executor=NAME site=FILE`` asks for.
+    """The grid that Snakemake's ``--config experiment=NAME results=DIR runs=DIR dataset=DIR judge=NAMES
+    selectors=NAMES executor=NAME site=FILE`` asks for; several names are separated by commas.
 
-    Raises ConfigError for an unknown experiment or executor, or a results path that batch jobs cannot carry.
+    Raises ConfigError for an unknown experiment, executor or judge, or a results path that batch jobs cannot carry.
     """
     name = str(options.get("experiment", "quickstart"))
     results = str(check_results_path(str(options.get("results", "results"))))
@@ -229,6 +306,7 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
     executor = str(options.get("executor", "direct"))
     if executor not in EXECUTORS:
         raise ConfigError(f"there is no executor {executor!r}: choose one of {', '.join(EXECUTORS)}")
+    reselect = document.get("reselect") or {}
     return Grid(
         name=document["experiment"],
         experiment_file=str(path),
@@ -246,7 +324,26 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         executor=executor,
         site=str(options.get("site", "slurm/site.yaml")),
         verified=None if options.get("dataset") is None else str(options["dataset"]),
+        retagging_judges=_judges(options.get("judge", reselect.get("judges", ()))),
+        selectors=_names(options.get("selectors", reselect.get("selectors", ()))),
+        reselects=document.get("reselect") is not None,
     )
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    """Names as a list or as one text with commas."""
+    names = given.split(",") if isinstance(given, str) else list(given or ())
+    return tuple(dict.fromkeys(str(name).strip() for name in names if str(name).strip()))
+
+
+def _judges(given: Any) -> tuple[str, ...]:
+    """Judges by name; ConfigError for one without a file."""
+    names = _names(given)
+    for name in names:
+        if name != "rules" and not (JUDGES / f"{name}.yaml").is_file():
+            known = ", ".join(["rules", *sorted(path.stem for path in JUDGES.glob("*.yaml"))])
+            raise ConfigError(f"judge={name}: there is no judge file {JUDGES / name}.yaml; choose one of {known}")
+    return names
 
 
 def _checkpoints(document: Mapping[str, Any]) -> int:

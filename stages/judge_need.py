@@ -1,4 +1,4 @@
-"""Which runs of an experiment need a judge's server, and how it is started. Light enough to plan with."""
+"""Which runs and stages need a judge's server, and how it is started. Light enough to plan with."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rised.config import ConfigError
 from rised.config.overlays import compose, merge
 from rised.config.source import Mapping, Tree, plain_value, written_in
 from rised.methods.registry import piece_class
 
-METHODS = Path("configs/methods")
+METHODS, JUDGES = Path("configs/methods"), Path("configs/judges")
+RULES = "rules"
 STAGE = "judge_server"
 TAG_READERS = ("selector", "teacher", "steering")
 """The kinds of a method's pieces that may decide by tags."""
@@ -19,7 +21,7 @@ TAG_READERS = ("selector", "teacher", "steering")
 
 @dataclass(frozen=True, slots=True)
 class JudgeNeed:
-    """A server that must answer while a run trains. ``config``: the file it is served from."""
+    """A server that must answer while a stage runs. ``config``: the file it is served from."""
 
     endpoint: Path
     config: Path
@@ -36,9 +38,8 @@ def judge_need(experiment: Path, method: str) -> JudgeNeed | None:
     The server is shared by all experiments whose judge comes from the same file unchanged.
     """
     document = compose([experiment])
-    judge = _plain(document, "rubrics", "judge") or {}
-    endpoint = str(judge.get("endpoint", ""))
-    if judge.get("type") != "llm" or _at(document, STAGE) is None or "://" in endpoint or not endpoint:
+    endpoint = _served_at(document)
+    if endpoint is None:
         return None
     always = _plain(document, "rubrics", "tag_training") != "when_needed"
     validation = bool(_plain(document, "validation", "tags"))
@@ -49,6 +50,26 @@ def judge_need(experiment: Path, method: str) -> JudgeNeed | None:
     return JudgeNeed(Path(endpoint), next(same, experiment))
 
 
+def named_judge_need(judge: str) -> JudgeNeed | None:
+    """The server of a judge by the name of its file in configs/judges, or by the file itself; None for ``rules``, and
+    for one at a fixed address or that says not how it is served. ConfigError for an unknown one.
+    """
+    if judge == RULES:
+        return None
+    path = Path(judge) if judge.endswith(".yaml") else JUDGES / f"{judge}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in JUDGES.glob("*.yaml")))
+        raise ConfigError(f"there is no judge file {path}: choose one of {RULES}, {known}")
+    endpoint = _served_at(compose([path]))
+    return None if endpoint is None else JudgeNeed(endpoint, path)
+
+
+def served_model(path: Path) -> tuple[str, str]:
+    """The model of a judge file, and the file in which its server says where it is; "" for what it does not say."""
+    judge = _plain(compose([path]), "rubrics", "judge") or {}
+    return str(judge.get("model", "")), str(_served_at(compose([path])) or "")
+
+
 def decides_by_tags(document: Mapping, method: str) -> bool:
     """Whether a piece of the method, as the experiment overlays it, is blind without tags."""
     settings: Tree | None = compose([METHODS / f"{method}.yaml"]).items.get("method")
@@ -57,6 +78,15 @@ def decides_by_tags(document: Mapping, method: str) -> bool:
             settings = merge(settings, overlay)
     chosen = {} if settings is None else plain_value(settings)
     return any(piece_class(kind, chosen[kind]["type"]).needs_tags for kind in TAG_READERS if chosen.get(kind))
+
+
+def _served_at(document: Mapping) -> Path | None:
+    """The endpoint file of the judge, where the document says how a server writes it."""
+    judge = _plain(document, "rubrics", "judge") or {}
+    endpoint = str(judge.get("endpoint") or "")
+    if judge.get("type") != "llm" or _at(document, STAGE) is None or "://" in endpoint or not endpoint:
+        return None
+    return Path(endpoint)
 
 
 def _served(document: Mapping) -> tuple[Any, Any]:

@@ -15,12 +15,9 @@ from pathlib import Path
 
 from rised.records.dataset import Dataset, write_dataset
 from rised.records.errors import RecordError
-from rised.records.layout import AUDIT, COMPACTED, CONFIG, DONE, GRADIENT_SIGNAL, MANIFESTS, SECOND_TAGS
+from rised.records.layout import COMPACTED, CONFIG, DONE, IN_A_RUN, MANIFESTS
 from stages.cli import run_stage
 from stages.dataset_card import dataset_card, local_paths, withheld_texts
-
-MEASURED_IN_A_RUN = frozenset({GRADIENT_SIGNAL, SECOND_TAGS, AUDIT})
-"""Folders in a run that are, or hold, run directories of their own; they are published with it."""
 
 
 def find_runs(root: Path) -> tuple[dict[str, Path], list[Path]]:
@@ -46,7 +43,7 @@ def publish(root: Path, out: Path, name: str | None = None, texts: bool = False)
     for that may not be published.
     """
     finished, unfinished = find_runs(root)
-    depths = {len(Path(run).parts) for run in finished if not MEASURED_IN_A_RUN & set(Path(run).parts)}
+    depths = {len(Path(run).parts) for run in finished if not IN_A_RUN & set(Path(run).parts)}
     if depths == {3}:
         experiments = sorted({Path(run).parts[0] for run in finished})
         if len(experiments) > 1:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rised.config import Settings
+from rised.config import ConfigError, Settings
 from rised.config.loader import load, load_text, read_plain
 from rised.config.resolved import changed_strict_keys, classification_gaps, dump, full_hash, keys, settings_hash
 from rised.environments.discovery import discover
 from rised.experiment import ExperimentConfig, RunConfig
 from rised.methods.registry import FOLDERS, known_types
+from rised.methods.settings import load_selectors
 from rised.nano_policy import NanoPolicyConfig
 from rised.rubrics.judges import make_judge
 from rised.rubrics.vocabulary import load_vocabulary
@@ -39,6 +40,7 @@ COVERED = {
     CONFIGS / "base.yaml",
     CONFIGS / "paper.yaml",
     CONFIGS / "nano_policy.yaml",
+    CONFIGS / "selectors.yaml",
 }
 
 RUNS = [
@@ -132,6 +134,29 @@ def test_every_judge_file_lies_under_an_experiment_and_is_served_as_it_is(path: 
     devices = slices(server, {})
     assert len(devices) == server.replicas and len(sum(devices, [])) == (8 if server.use_gpus else 0)
     assert reload(experiment) == experiment
+
+
+def test_the_selectors_to_replay_are_of_every_type_that_chooses_a_part() -> None:
+    found = load_selectors()
+    assert {settings.type for settings in found.values()} == set(known_types("selector")) - {"all"}
+    assert list(load_selectors(["herding", "random"])) == ["herding", "random"]
+    assert (found["profile_skill"].level, found["profile_neg"].signal) == ("skill", "neg")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("selectors: {odd: {type: herdin}}", "selectors.odd: unknown selector type 'herdin'"),
+        ("selectors: {odd: {type: profile, lambda: 1}}", "selectors.odd: lambda"),
+        ("selectors: [random]", "one mapping is expected under the key `selectors`"),
+        ("", "selectors"),
+    ],
+)
+def test_a_file_of_selectors_that_does_not_hold_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "selectors.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        load_selectors(path=path)
 
 
 def test_how_a_judge_is_served_and_reached_leaves_the_results_hash_alone() -> None:

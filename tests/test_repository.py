@@ -25,7 +25,7 @@ PRODUCT = ("rised", "stages", "analysis", "slurm", "rubric_discovery")
 MACHINE_PATH = re.compile(r"(?<![\w.:/])/(?:home|root|Users|work|scratch|mnt|data)/[\w.-]+")
 MAX_LINES = 400
 LOCKS = {"analysis": ["analysis"], "cpu": ["cpu"], "dev": ["cpu", "smollm2", "dev"]}
-OTHER_INTERPRETERS = {"appworld"}
+OTHER_INTERPRETERS = {"appworld", "vllm_cpu"}
 """Locks of environments that exclude ours."""
 
 
@@ -160,6 +160,8 @@ def test_the_conda_environment_installs_the_locked_set() -> None:
         ("lint", "snakemake --lint"),
         ("nano_policy", "nano_policy"),
         ("appworld", "requirements/appworld.txt"),
+        ("vllm", "requirements/vllm_cpu.txt"),
+        ("test-vllm", "-m pytest -m vllm"),
         ("browser-packages", "chromium-headless-shell"),
         ("clean", "rm -rf"),
     ],
@@ -238,7 +240,7 @@ def test_a_dry_run_plans_one_training_per_method_and_seed_and_every_named_produc
 def test_a_correlation_experiment_measures_gradients_and_makes_the_tables_that_it_names(plan: Plan) -> None:
     jobs = plan.jobs("--config", "experiment=dbbench_only")
     assert (jobs["train"], jobs["gradient"], jobs["table"], jobs["figure"]) == (1, 1, 3, 2)
-    assert "retag" not in jobs and plan.jobs("--config", "experiment=webshop_only")["retag"] == 1
+    assert "second_tags" not in jobs and plan.jobs("--config", "experiment=webshop_only")["second_tags"] == 1
     done = plan.snakemake("-n", "-p", "--config", "experiment=dbbench_only")
     text = done.stdout + done.stderr
     assert (
@@ -267,6 +269,56 @@ def test_the_vocabulary_is_discovered_in_the_runs_that_the_experiment_makes_or_t
 def test_every_judge_of_an_experiment_is_audited_on_every_run(plan: Plan) -> None:
     jobs = plan.jobs("--config", "experiment=judge_audit")
     assert (jobs["train"], jobs["audit_judge"]) == (1, 3)
+
+
+def test_finished_runs_are_tagged_and_selected_from_again_and_no_run_is_trained(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan.folder)
+    experiment = "experiment=laptop_grid"
+    for target in ("retag", "reselect"):
+        done = plan.snakemake("-n", target, "--config", experiment, "judge=rules")
+        assert "holds no finished run" in done.stdout + done.stderr, "nothing is played for it"
+    grid = read_grid({"experiment": "laptop_grid"})
+    finished = [Path(mark) for mark in grid.finished_runs if "rised" in mark or "grpo_128" in mark]
+    for mark in finished:
+        mark.parent.mkdir(parents=True)
+        mark.touch()
+    try:
+        assert plan.jobs("retag", "--config", experiment, "judge=rules") == {"retag_run": 4, "retag": 1, "total": 5}
+        two = plan.jobs("retag", "--config", experiment, "judge=rules,qwen3_8b")
+        assert two["retag_run"] == 8 and "train" not in two and "prepare" not in two
+        assert plan.jobs("reselect", "--config", experiment) == {"reselect_run": 4, "reselect": 1, "total": 5}
+        both = plan.jobs("reselect", "--config", experiment, "judge=rules", "selectors=profile,herding")
+        assert both == {"retag_run": 4, "reselect_run": 4, "reselect": 1, "total": 9}
+        done = plan.snakemake(
+            "-n", "-p", "reselect", "--config", experiment, "judge=rules", "selectors=profile,herding"
+        )
+        assert "--selectors profile herding --judges rules " in done.stdout + done.stderr
+        os.utime(plan.folder / grid.experiment_file, (4_000_000_000,) * 2)
+        assert "train" not in plan.jobs("retag", "--config", experiment, "judge=rules"), "also with a younger file"
+        done = plan.snakemake("-n", "retag", "--config", experiment)
+        assert "which judge?" in done.stdout + done.stderr
+        done = plan.snakemake("-n", "--config", experiment, "judge=qwen3_7b")
+        assert "there is no judge file configs/judges/qwen3_7b.yaml" in done.stdout + done.stderr
+    finally:
+        os.utime(plan.folder / grid.experiment_file)
+        for mark in finished:
+            mark.unlink()
+
+
+def test_an_experiment_that_asks_for_it_selects_again_by_every_judge_of_its_own(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan.folder)
+    own = plan.folder / "configs" / "experiments" / "reselected.yaml"
+    own.write_text(
+        "extends: [smoke.yaml]\nexperiment: reselected\nreselect: {selectors: [random, profile], judges: [qwen3_8b]}\n"
+        "analysis: {tables: [selector_overlap], figures: [selector_overlap]}\n"
+    )
+    jobs = plan.jobs("--config", "experiment=reselected")
+    own.unlink()
+    assert (jobs["train"], jobs["retag_run"], jobs["reselect_run"], jobs["table"], jobs["figure"]) == (2, 2, 2, 1, 1)
 
 
 def test_a_table_that_has_no_module_is_refused_with_the_known_ones(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

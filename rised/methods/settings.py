@@ -5,12 +5,17 @@ Import-light: the pieces' settings stand beside the pieces, which import no torc
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, SerializeAsAny, model_validator
 
+from rised.config.errors import ConfigError
+from rised.config.loader import read_plain
 from rised.config.settings import Chosen, Settings, strict
+from rised.methods.errors import MethodError
 from rised.methods.kl import KLEstimator
 from rised.methods.registry import piece_settings, settings_class
 from rised.methods.streams import Reduction
@@ -98,3 +103,29 @@ class MethodSettings(Settings):
         if (teacher == "none") != (distillation == "none"):
             raise ValueError(f"teacher {teacher!r} with distillation {distillation!r}: the two need each other")
         return self
+
+
+SELECTORS = Path("configs/selectors.yaml")
+SelectorCatalogue = Mapping[str, Any]
+"""Name -> settings of a selector."""
+
+
+def load_selectors(names: Sequence[str] = (), path: Path = SELECTORS) -> SelectorCatalogue:
+    """The named selectors of the file, in the given order, or all of it.
+
+    ConfigError for a name that it lacks, or an entry that is no selector.
+    """
+    document = read_plain(path)
+    if not isinstance(document, dict) or set(document) != {"selectors"} or not isinstance(document["selectors"], dict):
+        raise ConfigError(f"{path}: one mapping is expected under the key `selectors`: name -> a selector's settings")
+    known = document["selectors"]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"there is no selector {name!r} in {path}: choose of {', '.join(known)}, or add it there")
+    found = {}
+    for name in names or known:
+        try:
+            found[name] = piece_settings("selector", known[name])
+        except MethodError as error:
+            raise ConfigError(f"{path}: selectors.{name}: {error}") from None
+    return found

@@ -23,6 +23,7 @@ KIND_SCHEMAS = {
     "gradients": "gradients",
     "judge_audits": "judge_audits",
     "selection_audits": "selection_audits",
+    "reselections": "reselections",
     "tag_counts": "tag_counts",
     "rollout_texts": "rollouts",
 }
@@ -48,6 +49,15 @@ SECOND_TAGS = "second_tags"
 
 AUDIT = "audit"
 """Likewise, one run directory for each judge in it: its tags beside the detectors', and how they agree."""
+
+RETAGS = "retags"
+"""Likewise, one run directory for each judge in it: its tags of the run's rollouts."""
+
+RESELECTED = "reselected"
+"""Likewise: what other selectors choose of the run's candidates."""
+
+IN_A_RUN = frozenset({GRADIENT_SIGNAL, SECOND_TAGS, AUDIT, RETAGS, RESELECTED})
+"""Folders in a run that are, or hold, run directories of their own."""
 
 STATE = "state"
 """Folder of what a resumed run needs (optimiser, random streams, cursors); old steps are removed."""

@@ -16,6 +16,7 @@ from rised.records.types import (
     JudgeAudit,
     JudgeReply,
     Metric,
+    Reselection,
     Rollout,
     Selection,
     SelectionAudit,
@@ -103,13 +104,13 @@ def _reply(row: dict[str, Any]) -> JudgeReply:
     return JudgeReply(**row | {"status": TagStatus(row["status"])})
 
 
-def _selection_row(selection: Selection) -> dict[str, Any]:
+def _selection_row(selection: Selection | Reselection) -> dict[str, Any]:
     if selection.selected != (selection.order is not None):
         raise RecordError(
             f"selection of group {selection.group_id!r} in step {selection.step}: selected is {selection.selected} "
             f"but order is {selection.order}; a group has an order exactly when it is selected"
         )
-    return {name: getattr(selection, name) for name in Selection.__slots__}
+    return {name: getattr(selection, name) for name in type(selection).__slots__}
 
 
 def _gradient_row(gradient: Gradient) -> dict[str, Any]:
@@ -169,6 +170,7 @@ CONVERSIONS: dict[str, Conversion] = {
     "tags": Conversion(Tag, _tag_row, _tag),
     "judge_replies": Conversion(JudgeReply, _reply_row, _reply),
     "selections": Conversion(Selection, _selection_row, lambda row: Selection(**row)),
+    "reselections": Conversion(Reselection, _selection_row, lambda row: Reselection(**row)),
     "gradients": Conversion(Gradient, _gradient_row, _gradient),
     "judge_audits": Conversion(JudgeAudit, _audit_row, lambda row: JudgeAudit(**row)),
     "selection_audits": Conversion(SelectionAudit, _audit_row, lambda row: SelectionAudit(**row)),

@@ -19,6 +19,7 @@ from rised.records.types import (
     JudgeAudit,
     JudgeReply,
     Metric,
+    Reselection,
     Rollout,
     Selection,
     SelectionAudit,
@@ -34,6 +35,7 @@ Record = (
     | Tag
     | JudgeReply
     | Selection
+    | Reselection
     | Gradient
     | JudgeAudit
     | SelectionAudit
@@ -234,6 +236,16 @@ SCHEMAS["selection_audits"] = _schema(
         *(_field(name, _REAL) for name in ("overlap", "chance_overlap")),
         _field("profile_cosine", _REAL, nullable=True),
         _field("untagged", _INT),
+    ],
+)
+
+SCHEMAS["reselections"] = _schema(
+    "reselections",
+    1,
+    [
+        _field("step", _INT),
+        *(_field(name, _TEXT) for name in ("selector", "tags", "judge")),
+        *(field for field in SCHEMAS["selections"] if field.name != "step"),
     ],
 )
 

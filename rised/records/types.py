@@ -169,6 +169,27 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
+class Reselection:
+    """What another selector would have done with one candidate group of a step, from stored rollouts alone.
+
+    ``selector``: its name (``configs/selectors.yaml``). ``tags``: whose tags it read, ``own`` for the run's, else the
+    judge's name, with that judge's id; both "" for a selector that reads none. The rest is as in :class:`Selection`.
+    """
+
+    step: int
+    selector: str
+    tags: str
+    judge: str
+    group_id: str
+    environment: str
+    selected: bool
+    order: int | None
+    similarity: float | None
+    redundancy: float | None
+    score: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Gradient:
     """The mean policy gradient of some tasks of one environment at one checkpoint (``step``), seen through one signal.
 

@@ -28,12 +28,12 @@ from rised.records.schemas import VERSION_KEY
 
 NEED_ONE_TRAINING_ENVIRONMENT = {"table1", "table7", "table8", "transfer"}
 """They are about runs that train on one environment, and refuse others."""
-NEED_AN_AUDIT = {"audit"}
-"""They are about judges that were compared with the detectors, and refuse runs without; see test_audit_judge."""
+NEED_MORE_THAN_RUNS = {"audit", "selector_overlap"}
+"""They are about what a further stage made of finished runs, and refuse others; see test_audit_judge, test_overlaps."""
 
 
 def products(kind: str) -> list[ModuleType]:
-    names = [name for name in modules(kind) if name not in NEED_ONE_TRAINING_ENVIRONMENT | NEED_AN_AUDIT]
+    names = [name for name in modules(kind) if name not in NEED_ONE_TRAINING_ENVIRONMENT | NEED_MORE_THAN_RUNS]
     return [import_module(f"analysis.{kind}.{name}") for name in names]
 
 

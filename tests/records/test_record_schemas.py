@@ -19,6 +19,7 @@ from rised.records.types import (
     Gradient,
     JudgeReply,
     Metric,
+    Reselection,
     Rollout,
     Selection,
     StopReason,
@@ -88,6 +89,12 @@ def selection_records(draw: st.DrawFn) -> Selection:
     )
 
 
+@st.composite
+def reselection_records(draw: st.DrawFn) -> Reselection:
+    row = draw(selection_records())
+    return Reselection(selector=draw(TEXT), tags=draw(TEXT), judge=draw(TEXT), **dataclasses.asdict(row))
+
+
 REPLY = st.builds(
     JudgeReply,
     TEXT,
@@ -122,6 +129,7 @@ TASK = st.fixed_dictionaries(
         ("tags", tag_records()),
         ("judge_replies", REPLY),
         ("selections", selection_records()),
+        ("reselections", reselection_records()),
         ("metrics", METRIC),
         ("timings", TIMING),
         ("tasks", TASK),
