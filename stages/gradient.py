@@ -118,11 +118,16 @@ def gradient_rows(
     layer = layers // 2 if settings.layer is None else settings.layer
     of_layer = layer_parameters(policy.model, [layer])
     parameters = layer_parameters(policy.model) if settings.projection else of_layer
-    (term,) = (term for term in method.loss_terms() if term.name == "rl")
+    term = next((term for term in method.loss_terms() if term.name == "rl"), None)
+    if term is None or method.advantage.shaped_by_teacher:
+        raise ConfigError(
+            f"the gradient of method {config.method.name!r} cannot be measured: its policy gradient "
+            f"{'has weight 0' if term is None else 'follows from a teacher'}; take a method whose follows from rewards"
+        )
     source: dict[str, np.ndarray] = {}
     rows = []
     for (split, environment), rollouts in batches.items():
-        groups = prompt_groups(rollouts, [])
+        groups = method.rewarded(prompt_groups(rollouts, []))
         sequences = method.training_sequences(
             groups, TagWindow(config.rubrics.window_steps), policy.rendering, config.block_style
         )

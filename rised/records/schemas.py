@@ -20,6 +20,7 @@ from rised.records.types import (
     JudgeReply,
     Metric,
     Rollout,
+    RubricBundle,
     Selection,
     SelectionAudit,
     Tag,
@@ -34,6 +35,7 @@ Record = (
     | Tag
     | JudgeReply
     | Selection
+    | RubricBundle
     | Gradient
     | JudgeAudit
     | SelectionAudit
@@ -157,6 +159,22 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("similarity", _REAL, nullable=True),
             _field("redundancy", _REAL, nullable=True),
             _field("score", _REAL, nullable=True),
+        ],
+    ),
+    "rubric_bundles": _schema(
+        "rubric_bundles",
+        1,
+        [
+            _field("step", _INT),
+            *(_field(name, _TEXT) for name in ("group_id", "environment")),
+            _field("index", pa.int32()),
+            *(_field(name, _TEXT) for name in ("writer", "verifier", "status", "reason")),
+            *(_field(name, _list(_TEXT)) for name in ("criteria", "rubric_ids", "rollout_ids")),
+            _field("scores", _list(_list(_REAL))),
+            _field("satisfaction", pa.list_(pa.field("element", _REAL))),
+            _field("alignment", _REAL, nullable=True),
+            _field("chosen", _BOOL),
+            *(_field(name, _TEXT) for name in ("group_state", "reply", "verifier_reply")),
         ],
     ),
     "gradients": _schema(
