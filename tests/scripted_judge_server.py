@@ -4,9 +4,9 @@
 
 Each chat completion takes the next behaviour of the script (``ok`` when it is used up). ``ok`` is a valid reply to the
 schema of the request: the first rubric shown in turn 0, all others absent, or rising scores of a rubric bundle;
-``discovery`` answers as the scripted
-stand-in of rubric discovery does, and so does ``ok`` for a schema that is none of tags. Run with ``--unready FILE`` it
-is healthy only while that file is missing; with ``--doomed FILE`` it ends at once while that file exists.
+``discovery`` answers as the scripted stand-in of rubric discovery does, and so does ``ok`` for any other schema. Run
+with ``--unready FILE`` it is healthy only while that file is missing; with ``--doomed FILE`` it ends at once while that
+file exists.
 ``--latency`` is how long an unscripted reply takes, in seconds.
 """
 
