@@ -20,9 +20,10 @@ from analysis.formatting import MISSING, Cell, Group, PrintedTable, number, perc
 from analysis.frames import Frames
 from analysis.names import environment_name, method_name
 from analysis.tables import BuiltTable
-from rised.records.types import CreditState
+from rised.records.types import BundleStatus, CreditState
 
 PREFIX = "bundles/groups/"
+STATUS = "bundles/status/"
 SHARES = {
     CreditState.GIVEN: "Credit given",
     CreditState.CONSTANT_REWARDS: "Rewards equal",
@@ -73,10 +74,22 @@ def counts_table(frames: Frames) -> BuiltTable:
             "variants without a verifier have none.",
             "Share of |A|: |α Δ| / (|A| + |α Δ|), mean over corrected tokens whose update was made with the model.",
             "Means over updates, runs that are not finished among them.",
+            *[note for method in frames.experiment.methods if (note := _failures(frames, method))],
             *frames.experiment.gaps(),
         ],
     )
     return BuiltTable(printed, frame.rename(columns={state: f"share_{state.value}" for state in SHARES}))
+
+
+def _failures(frames: Frames, method: str) -> str:
+    """Drafted bundles that were not written or not scored, by status; "" if there are none."""
+    metrics = frames.metrics
+    own = metrics[(metrics["method"] == method) & metrics["name"].str.startswith(STATUS)]
+    counts = own.groupby(own["name"].str.removeprefix(STATUS))["value"].sum()
+    counts = counts[(counts > 0) & ~counts.index.isin([BundleStatus.NOT_ASKED])]
+    failed = counts[counts.index != BundleStatus.OK]
+    told = ", ".join(f"{str(name).replace('_', ' ')} {int(value):,}" for name, value in failed.items())
+    return f"{method_name(method)}: of {int(counts.sum()):,} bundles {told}." if told else ""
 
 
 def _text(value: float, digits: int | str) -> str:

@@ -87,12 +87,14 @@ def test_what_the_policy_cannot_write_is_counted_and_the_verifier_is_not_asked(
     run: Callable[..., RunReader], tmp_path: Path
 ) -> None:
     with ScriptedServer() as server:
-        reader = run(tmp_path / "orsd", RANDOM, *with_judge(server))
+        reader = run(tmp_path / "tiny" / "orsd" / "seed-0", RANDOM, *with_judge(server))
         assert not server.requests()
     rows = reader.scan("rubric_bundles").to_pylist()
     assert len(rows) == 2 * 2 * 4 and {row["status"] for row in rows} <= {"cut", "unreadable"}
     assert {row["group_state"] for row in rows} == {"no_bundle"} and any(row["reply"] for row in rows)
     assert metrics(reader, 2)["bundles/groups/no_bundle"] == 2
+    (counts, _) = orsd_bundles.build(Frames(find_experiment(tmp_path)))
+    assert any(note.startswith("ORSD: of 16 bundles ") for note in counts.printed.notes)
     assert reader.header()["prompt_hashes"].keys() >= {"bundle_writer", "bundle_verifier", "dbbench"}
 
 
