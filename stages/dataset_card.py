@@ -50,6 +50,7 @@ KINDS: dict[str, str] = {
     "tags": "a rubric in a training episode: `state` (null where the verdict failed), `status`, `evidence_turn`",
     "tag_counts": "training tags counted per step, environment and rubric",
     "selections": "a candidate group of a step: `selected`, `order`, `similarity`, `redundancy`, `score`",
+    "rubric_bundles": "a rubric bundle of a group: `rubric_ids`, `scores`, `alignment`, `chosen`, `status`",
     "timings": "a wall-clock measurement: `name`, `value`, `unit`",
     "gradients": "a measured gradient at a checkpoint",
     "judge_audits": "how an audited judge agrees with the detectors on a rubric: counts, precision, recall, kappa",

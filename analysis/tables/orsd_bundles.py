@@ -128,7 +128,7 @@ def example_table(frames: Frames) -> BuiltTable:
         )
     else:
         rows = [[Cell(MISSING), Cell("no group with bundles of different correlation"), Cell(MISSING)]]
-        where = "No example."
+        where = "No example; compacted runs keep the names of rubrics and no criteria that a model wrote."
     printed = PrintedTable(
         name="orsd_bundle_example",
         caption="A kept and a rejected rubric bundle of one group, as in ORSD's Table 3; the latest by update, then by "
@@ -155,10 +155,13 @@ def example_table(frames: Frames) -> BuiltTable:
 
 
 def _example(frames: Frames) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    columns = ["step", "group_id", "environment", "index", "writer", "criteria", "alignment", "chosen"]
+    columns = ["step", "group_id", "environment", "index", "writer", "alignment", "chosen"]
     runs = [run for run in frames.experiment.runs if run.reader.shards("rubric_bundles")]
     for run in sorted(runs, key=lambda run: (run.method != "orsd", run.method, run.seed)):
-        rows = run.reader.scan("rubric_bundles", columns, pc.is_valid(pc.field("alignment"))).to_pandas()
+        words = "criteria" if "criteria" in run.reader.columns("rubric_bundles") else "rubric_ids"
+        rows = run.reader.scan("rubric_bundles", [*columns, words], pc.is_valid(pc.field("alignment"))).to_pandas()
+        rows = rows.rename(columns={words: "criteria"})
+        rows = rows[rows["criteria"].map(all).astype(bool)]
         for _, group in sorted(rows.groupby(["step", "group_id"]), key=lambda item: (-item[0][0], item[0][1])):
             kept, worst = group[group["chosen"]], group.loc[group["alignment"].idxmin()]
             if len(kept) and worst["alignment"] < kept.iloc[0]["alignment"]:

@@ -3,7 +3,7 @@
 Rows keep their order (by step). Rollouts keep only the columns of the schema ``episodes`` unless asked otherwise:
 token ids, masks and texts are most of the bytes and no table or figure reads them. A judge model's raw replies are
 left out with them. Tags are counted on the way (``tag_counts``). Steps are merged one at a time, so that memory does
-not grow with the run.
+not grow with the run. Rubric bundles lose what models wrote, which may quote an environment.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from rised.records.manifests import ShardEntry, json_bytes
 from rised.records.schemas import schema_of
 from rised.records.shards import COMPACTED_FORMAT, COMPACTED_VERSION, RunReader, write_shard, write_stream
 from rised.records.tag_counts import count_tags
+
+WITHOUT_WORDS = {"rollouts": "episodes", "rubric_bundles": "bundle_scores"}
+"""Schema -> the one with its columns but for the texts."""
 
 
 def compact(
@@ -82,4 +85,4 @@ def _entry(written: WrittenFile, kind: str, rows: int) -> ShardEntry:
 
 def _schema_name(kind: str, full_rollouts: bool) -> str:
     schema = KIND_SCHEMAS[kind]
-    return "episodes" if schema == "rollouts" and not full_rollouts else schema
+    return schema if full_rollouts else WITHOUT_WORDS.get(schema, schema)

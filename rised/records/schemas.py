@@ -259,6 +259,11 @@ _TEXTS = {"system_prompt", "steering_text", "messages", "turns", "final_observat
 _BULKY = _TEXTS | {"token_ids", "policy_mask", "logprobs"}
 SCHEMAS["episodes"] = _schema("episodes", 1, [field for field in SCHEMAS["rollouts"] if field.name not in _BULKY])
 """Rollouts without what was said: what the analysis reads, and what a compacted run keeps of them."""
+_WORDS = {"reason", "criteria", "reply", "verifier_reply"}
+SCHEMAS["bundle_scores"] = _schema(
+    "bundle_scores", 1, [field for field in SCHEMAS["rubric_bundles"] if field.name not in _WORDS]
+)
+"""Rubric bundles without what models wrote, which may quote an environment: what a compacted run keeps of them."""
 
 
 def schema_of(name: str) -> pa.Schema:

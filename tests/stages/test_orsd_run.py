@@ -16,6 +16,7 @@ from analysis.runs import find_experiment
 from analysis.tables import orsd_bundles
 from rised.config import ConfigError
 from rised.models.writing import WritingRequest, Written
+from rised.records.compaction import compact
 from rised.records.digest import reproducible_digest
 from rised.records.shards import RunReader
 from stages.judge_need import asks_judge, judge_need
@@ -72,6 +73,12 @@ def test_a_run_with_vocabulary_bundles_stores_every_group_and_is_reproducible(
     tables = [table.printed for table in orsd_bundles.build(Frames(find_experiment(tmp_path / "tiny")))]
     assert [t.name for t in tables] == ["orsd_bundles", "orsd_bundle_example"]
     assert tables[0].groups[0].rows[0][0].text == "ORSD" and tables[0].groups[0].rows[0][1].text == "4"
+    compact(reader.path, tmp_path / "published")
+    kept = RunReader(tmp_path / "published")
+    assert set(reader.columns("rubric_bundles")) - set(kept.columns("rubric_bundles")) == {
+        *("criteria", "reason", "reply", "verifier_reply")
+    }, "what models wrote may quote an environment"
+    assert kept.scan("rubric_bundles", ["alignment"]) == reader.scan("rubric_bundles", ["alignment"])
 
 
 def test_equal_rewards_leave_the_update_to_grpo_and_are_counted(run: Callable[..., RunReader], tmp_path: Path) -> None:
