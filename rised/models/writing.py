@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rised.models.engine import TransformersEngine
+from rised.models.protocols import WritingEngine
 from rised.models.rendering import ChatRendering
 from rised.models.sampling import episode_uniforms
 
@@ -45,13 +45,13 @@ def writing_seed(run_seed: int, step: int, subject: str, index: int) -> int:
     return int.from_bytes(hashlib.sha256(identity.encode()).digest()[:8], "big") >> 1
 
 
-def write(engine: TransformersEngine, rendering: ChatRendering, request: WritingRequest) -> list[Written]:
+def write(engine: WritingEngine, rendering: ChatRendering, request: WritingRequest) -> list[Written]:
     """One text per seed, generated together; the question is computed once."""
     prompt = rendering.start(request.system, request.user)
     count, limit = len(request.seeds), request.max_new_tokens
     if len(prompt) + limit > engine.max_positions:
         return [Written("", False, False)] * count
-    session = engine.session(count, request.temperature, len(prompt) + limit, request.top_p)
+    session = engine.session(count, request.temperature, top_p=request.top_p)
     uniforms = [episode_uniforms(seed, limit) for seed in request.seeds]
     replies = session.generate(range(count), [prompt] * count, [limit] * count, uniforms)
     return [Written(rendering.decode(_body(r.token_ids, rendering.end_token_id)), r.ended) for r in replies]
