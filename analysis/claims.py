@@ -12,10 +12,11 @@ from enum import StrEnum
 
 import pandas as pd
 
-from analysis import published
+from analysis import orsd, published
 from analysis.costs import devices
 from analysis.figures.figure8 import PAPER_JUDGES, judged_frames
-from analysis.formatting import interval_text, p_text, percent, points, relative
+from analysis.figures.orsd_figure2 import ALPHAS
+from analysis.formatting import interval_text, number, p_text, percent, points, relative
 from analysis.frames import Frames
 from analysis.names import BASELINE, METHODS, PROPOSED, environment_name, method_name
 from analysis.statistics import LEVEL, Interval, seed_overall_S
@@ -23,6 +24,7 @@ from analysis.tables.table2 import own_results
 from analysis.tables.table9 import own_step_times
 
 ALPHA = 1 - LEVEL
+ORSD = "orsd"
 
 
 class Status(StrEnum):
@@ -220,9 +222,29 @@ def price(evidence: Evidence) -> Verdict:
     )
 
 
-def not_run(what: str) -> Callable[[Evidence], Verdict]:
-    """A claim whose runs no experiment of this repository makes yet."""
-    return lambda _: Verdict(Status.NOT_TESTED, what)
+def orsd_first(evidence: Evidence) -> Verdict:
+    """ORSD above every method of its Table 1 that was run; only the comparison with GRPO-64 is a test."""
+    verdict = better(ORSD, BASELINE)(evidence)
+    if verdict.status is Status.NOT_TESTED:
+        return verdict
+    final, rates = evidence.frames.final_step, evidence.frames.pass_rates
+    ran = [m for m in (ORSD, *orsd.BASELINES) if evidence.frames.final_runs(m)]
+    rows = rates[(rates["environment"] == "overall") & (rates["step"] == final) & rates["method"].isin(ran)]
+    means = rows.groupby("method")["pass_rate"].mean().sort_values(ascending=False)
+    order = ", ".join(f"{method_name(str(m))} {percent(v, 1)}" for m, v in means.items())
+    status = Status.DISAGREES if verdict.status is Status.DISAGREES else Status.UNDECIDED
+    return Verdict(status, f"{verdict.sentence} Means, of which no ranking is tested: {order}.")
+
+
+def orsd_alphas(evidence: Evidence) -> Verdict:
+    """WebShop success by α; three single differences of the same tasks, so described and not tested."""
+    values = orsd.own_results(evidence.frames)
+    values = values.set_index("method")["webshop_success"].dropna() if len(values) else values
+    absent = [m for m in (BASELINE, *ALPHAS) if m not in values.index]
+    if absent:
+        return lacking(absent)
+    told = ", ".join(f"{method_name(m)} {number(float(values[m]), 1)}" for m in (BASELINE, *ALPHAS))
+    return Verdict(Status.UNDECIDED, f"WebShop success in percent: {told}; no test is made of it.")
 
 
 def seen_in(figure: str) -> Callable[[Evidence], Verdict]:
@@ -230,7 +252,6 @@ def seen_in(figure: str) -> Callable[[Evidence], Verdict]:
     return lambda _: Verdict(Status.UNDECIDED, f"A shape, shown with every seed in {figure}; no test is made of it.")
 
 
-_ORSD = "No ORSD run here: no method of this repository implements it yet."
 CLAIMS = (
     Claim("table2_best", "RISED has the highest overall pass rate of six methods", "RISED Table 2", best_overall),
     Claim("table2_ranks", "RISED is first or second in every environment", "RISED Table 2", top_two_everywhere),
@@ -250,6 +271,6 @@ CLAIMS = (
     Claim("figure7", published.finding("rised_figure7"), "RISED Figure 7", seen_in("Figure 7")),
     Claim("figure8", published.finding("rised_figure8"), "RISED Figure 8", judge_sizes),
     Claim("table9", "A RISED step takes 1.63 times a GRPO-64 step", "RISED Table 9", price),
-    Claim("orsd_table1", "ORSD is first overall on ALFWorld and WebShop", "ORSD Table 1", not_run(_ORSD)),
-    Claim("orsd_figure2", published.finding("orsd_figure2"), "ORSD Figure 2", not_run(_ORSD)),
+    Claim("orsd_table1", "ORSD is first overall on ALFWorld and WebShop", "ORSD Table 1", orsd_first),
+    Claim("orsd_figure2", published.finding("orsd_figure2"), "ORSD Figure 2", orsd_alphas),
 )

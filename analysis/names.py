@@ -40,8 +40,12 @@ ORSD: dict[str, str] = {
     "random_rubric": "Random Rubric",
     "orsd_m4": "ORSD (M = 4)",
     "orsd": "ORSD",
+    "orsd_offline_rubric": "ORSD, offline rubric",
+    "orsd_random_rubric": "ORSD, random rubric",
+    "orsd_alpha_0001": "ORSD, α = 0.001",
+    "orsd_alpha_01": "ORSD, α = 0.1",
 }
-"""Methods of the ORSD paper's tables."""
+"""Methods of the ORSD paper's tables, and ours that stand for its ablations."""
 
 _KNOWN = {**METHODS, **ABLATIONS, **ORSD}
 

@@ -27,7 +27,7 @@ TYPES = {
 VALUES = [*TYPES, "alfworld_overall", "webshop_score", "webshop_success"]
 BASELINES = ("grpo_64", "gigpo", "opsd", "grpo_opsd", "sdar")
 """Methods of ours that stand beside ORSD's own; ``grpo_64`` is GRPO at this project's numbers of groups."""
-NOT_HERE = "ORSD: no run here, no method of this repository implements it yet."
+NOT_HERE = "ORSD: not run in this experiment."
 TASKS_FILE = "tasks.parquet"
 
 

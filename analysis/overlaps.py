@@ -135,7 +135,7 @@ def _ordered(choices: Iterable[Choice]) -> list[Choice]:
     return sorted(choices, key=lambda choice: (rank.get(choice[1], 2), choice[1]))
 
 
-def chosen(reader: RunReader) -> pd.DataFrame:
+def chosen(reader: NotedReader) -> pd.DataFrame:
     """Index step, environment, group_id; a column for each choice: 1.0 chosen, 0.0 not, NaN where nobody chose."""
     index, keys = ["step", "environment", "group_id"], ["selector", "tags"]
     frame = reader.scan("reselections", [*keys, *index, "selected"]).to_pandas()

@@ -41,7 +41,13 @@ SECTIONS = (
     Section("judges", "Judges", "Judges against detectors", tables=("audit",), figures=("audit",)),
     Section("time", "Step time", "Step time and cost", tables=("table9", "cost"), figures=("cost_curves",)),
     Section("setup", "Setup", "Data and configuration", tables=("table5", "table6")),
-    Section("orsd", "ORSD", "ORSD", tables=("orsd_table1", "orsd_table2"), figures=("orsd_figure2", "orsd_figure3")),
+    Section(
+        "orsd",
+        "ORSD",
+        "ORSD",
+        tables=("orsd_table1", "orsd_table2", "orsd_bundles"),
+        figures=("orsd_figure2", "orsd_figure3"),
+    ),
 )
 """The report's order."""
 NO_PRODUCTS = ("__init__", "command", "curves", "dynamics", "style")

@@ -120,6 +120,17 @@ class RunConfig(RunSettings):
     seed: int = strict(ge=0, description="Seed of task order, sampling, tie-breaks and selection.")
 
     @model_validator(mode="after")
+    def _verifier_has_a_model_to_ask(self) -> RunConfig:
+        verifier = getattr(self.method.teacher, "verifier", None)
+        if verifier is not None and verifier.type == "judge" and self.rubrics.judge.type != "llm":
+            raise ValueError(
+                f"method.teacher.verifier: `judge` asks the model under rubrics.judge, which is of type "
+                f"{self.rubrics.judge.type!r}; lay a file of configs/judges under the experiment, or give the teacher "
+                "the writer `vocabulary` and the verifier `tags`"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _turn_limits_name_known_environments(self) -> RunConfig:
         unknown = [name for name in _environment_keys(self.rollout) if name not in self.environments]
         if unknown:

@@ -22,7 +22,7 @@ from rised.config import ConfigError
 from rised.config.binding import is_model, union_members
 from rised.environments.discovery import discover
 from rised.experiment import GRID_KEYS, ExperimentConfig, RunConfig, RunSettings
-from rised.methods.registry import FOLDERS, known_types, piece_class
+from rised.methods.registry import PLACES, known_types, piece_class
 from rised.methods.settings import MethodSettings
 from rised.nano_policy import NanoPolicyConfig
 
@@ -154,12 +154,12 @@ def generated() -> str:
     lines += table([row for row in run if row.key not in known and not row.key.startswith(ABOVE_METHOD)])
     lines += ["", "### Method file", "", "Keys of `configs/methods/*.yaml`.", ""]
     lines += table(list(rows(MethodSettings, ABOVE_METHOD)))
-    for kind in FOLDERS:
-        lines += ["", f"### Pieces for `method.{kind}`"]
+    for kind, place in PLACES.items():
+        lines += ["", f"### Pieces for `method.{place}`"]
         for type_name in known_types(kind):
             piece = piece_class(kind, type_name)
             lines += ["", f"**`{type_name}`**", ""]
-            lines += table(list(rows(piece.Settings, f"{ABOVE_METHOD}{kind}.")))
+            lines += table(list(rows(piece.Settings, f"{ABOVE_METHOD}{place}.")))
     for name, spec in discover().items():
         if not spec.settings_type.__module__.startswith("rised.environments."):
             continue  # registered by somebody else in this process

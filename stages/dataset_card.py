@@ -52,6 +52,7 @@ KINDS: dict[str, str] = {
     "rollout_texts": "a training episode of the last update, whole",
     "selections": "a candidate group of a step: `selected`, `order`, `similarity`, `redundancy`, `score`",
     "reselections": "a candidate group of a step under another selector, or under another judge's tags",
+    "rubric_bundles": "a rubric bundle of a group: `rubric_ids`, `scores`, `alignment`, `chosen`, `status`",
     "timings": "a wall-clock measurement: `name`, `value`, `unit`",
     "gradients": "a measured gradient at a checkpoint",
     "judge_audits": "how an audited judge agrees with the detectors on a rubric: counts, precision, recall, kappa",

@@ -31,6 +31,7 @@ from rised.learner.gradients import cosine, count_sketch, flat, layer_count, lay
 from rised.learner.settings import GradientSettings
 from rised.methods.composition import Method
 from rised.methods.rewards import zero_variance
+from rised.methods.streams import LossTerm
 from rised.records.commit import RunDirectory
 from rised.records.errors import RecordError
 from rised.records.layout import CHECKPOINTS, DONE, GRADIENT_SIGNAL, HEADER, step_name
@@ -105,6 +106,17 @@ def gradient_plans(
     ]
 
 
+def policy_term(method: Method) -> LossTerm:
+    """The policy-gradient term; ConfigError if the method has none, or one that follows from a teacher."""
+    term = next((term for term in method.loss_terms() if term.name == "rl"), None)
+    if term is None or method.advantage.shaped_by_teacher:
+        raise ConfigError(
+            f"the gradient of method {method.settings.name!r} cannot be measured: its policy gradient "
+            f"{'has weight 0' if term is None else 'follows from a teacher'}; take a method whose follows from rewards"
+        )
+    return term
+
+
 def gradient_rows(
     config: RunConfig,
     settings: GradientSettings,
@@ -118,11 +130,11 @@ def gradient_rows(
     layer = layers // 2 if settings.layer is None else settings.layer
     of_layer = layer_parameters(policy.model, [layer])
     parameters = layer_parameters(policy.model) if settings.projection else of_layer
-    (term,) = (term for term in method.loss_terms() if term.name == "rl")
+    term = policy_term(method)
     source: dict[str, np.ndarray] = {}
     rows = []
     for (split, environment), rollouts in batches.items():
-        groups = prompt_groups(rollouts, [])
+        groups = method.rewarded(prompt_groups(rollouts, []))
         sequences = method.training_sequences(
             groups, TagWindow(config.rubrics.window_steps), policy.rendering, config.block_style
         )
@@ -186,6 +198,7 @@ def measure_gradients(
     refuse_other_inputs(config, tasks, vocabulary, run)
     chosen = chosen_tasks(config, settings, tasks)
     method = Method.from_settings(config.method, vocabulary)
+    policy_term(method)
     header = {
         "run": RunReader(run).header()["config_hash"],
         "panel_hashes": {split: panel_hash(tasks, split) for split in (TRAIN, VALIDATION)},

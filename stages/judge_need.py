@@ -15,8 +15,8 @@ from rised.methods.registry import piece_class
 METHODS, JUDGES = Path("configs/methods"), Path("configs/judges")
 RULES = "rules"
 STAGE = "judge_server"
-TAG_READERS = ("selector", "teacher", "steering")
-"""The kinds of a method's pieces that may decide by tags."""
+JUDGE_READERS = ("selector", "teacher", "steering")
+"""The kinds of a method's pieces that may decide by tags, or ask the judge model themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def judge_need(experiment: Path, method: str) -> JudgeNeed | None:
         return None
     always = _plain(document, "rubrics", "tag_training") != "when_needed"
     validation = bool(_plain(document, "validation", "tags"))
-    if not (always or validation or decides_by_tags(document, method)):
+    if not (always or validation or asks_judge(document, method)):
         return None
     files = sorted(written_in(_at(document, "rubrics", "judge")) | written_in(_at(document, STAGE)))
     same = (Path(os.path.relpath(file)) for file in files if _served(compose([file])) == _served(document))
@@ -70,14 +70,15 @@ def served_model(path: Path) -> tuple[str, str]:
     return str(judge.get("model", "")), str(_served_at(compose([path])) or "")
 
 
-def decides_by_tags(document: Mapping, method: str) -> bool:
-    """Whether a piece of the method, as the experiment overlays it, is blind without tags."""
+def asks_judge(document: Mapping, method: str) -> bool:
+    """Whether a piece of the method, as the experiment overlays it, needs a judge, for tags or questions of its own."""
     settings: Tree | None = compose([METHODS / f"{method}.yaml"]).items.get("method")
     for overlay in (_at(document, "method_scale"), _at(document, "method_overrides", method)):
         if isinstance(settings, Mapping) and isinstance(overlay, Mapping):
             settings = merge(settings, overlay)
     chosen = {} if settings is None else plain_value(settings)
-    return any(piece_class(kind, chosen[kind]["type"]).needs_tags for kind in TAG_READERS if chosen.get(kind))
+    pieces = {kind: chosen[kind] for kind in JUDGE_READERS if chosen.get(kind)}
+    return any(piece_class(kind, settings["type"]).asks_judge(settings) for kind, settings in pieces.items())
 
 
 def _served_at(document: Mapping) -> Path | None:

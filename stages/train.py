@@ -38,6 +38,7 @@ from rised.rubrics.vocabulary import load_vocabulary
 from rised.rubrics.windows import TagWindow
 from stages.attempts import STOPPED, AttemptLog
 from stages.cli import add_common, run_stage
+from stages.desk import TrainingDesk, bundle_metrics
 from stages.loop import (
     TRAIN,
     VALIDATION,
@@ -72,6 +73,7 @@ class Trainer:
         names = list(config.environments)
         self.train_panels = {name: panel(tasks, name, TRAIN) for name in config.trained_on}
         self.validation_panels = {name: panel(tasks, name, VALIDATION) for name in names}
+        self.desk = TrainingDesk(workers, config.rubrics.judge)
         self.code = code_hash()
         self.window = TagWindow(config.rubrics.window_steps)
         self.cursors = dict.fromkeys(names, 0)
@@ -103,7 +105,7 @@ class Trainer:
         step.write_state("loop.json", json.dumps(state, sort_keys=True).encode())
 
     def update(self, number: int, progress: RunProgress) -> tuple[list[Metric], dict[str, float]]:
-        """One update, committed: collect, tag, select, learn, steer, and validate when it is due."""
+        """One update, committed: collect, tag, select, study, learn, steer, and validate when it is due."""
         config, started = self.config, time.perf_counter()
         candidates = self.method.candidate_count()
         plans = training_plans(
@@ -121,11 +123,14 @@ class Trainer:
             batch = play_and_tag(self.workers, judge, plans, config.rollout, progress.phase)
             rollouts, tags, judged = batch.rollouts, batch.tags, batch.judged
             rollout_s = time.perf_counter() - started - batch.tag_wait_s
-            groups = prompt_groups(rollouts, tags)
+            groups = self.method.rewarded(prompt_groups(rollouts, tags))
             selections = self.method.select(groups, number, config.seed)
             chosen = {s.group_id: s.order for s in selections if s.selected}
             selected = sorted((g for g in groups if g.group_id in chosen), key=lambda g: chosen[g.group_id] or 0)
             self.window.push(number, rollouts, tags)
+            study_started = time.perf_counter()
+            bundles = self.method.study(selected, self.desk, number, config.seed)
+            study_s = time.perf_counter() - study_started
             rendering = self.workers.policy.rendering
             sequences = self.method.training_sequences(selected, self.window, rendering, config.block_style)
             progress.phase("update")
@@ -134,12 +139,16 @@ class Trainer:
             for name, count in quotas(candidates, list(self.train_panels), number).items():
                 self.cursors[name] += count
             metrics = rollout_metrics(rollouts, tags, number) + judged.metrics(number)
+            metrics += self.method.reward_metrics(number, groups)
             metrics += self.method.metrics(number, selected, sequences) + report.records(number)
+            metrics += bundle_metrics(number, bundles) + self.desk.metrics(number)
             step.write("rollouts", to_table(rollouts, "rollouts"))
             if tags:
                 step.write("tags", to_table(tags, "tags"), judge=self.judge.judge_id)
             self._write_replies(step, judged)
             step.write("selections", to_table(selections, "selections"))
+            if bundles:
+                step.write("rubric_bundles", to_table(bundles, "rubric_bundles"))
             parts = {
                 "rollout_wait": rollout_s,
                 "tag_wait": batch.tag_wait_s,
@@ -160,6 +169,8 @@ class Trainer:
             step.write("metrics", to_table(metrics, "metrics"))
             timings = _timings(number, parts, batch.timings, self.workers.ranks.layout.size)
             timings += judged.timings(number, self.judge.judge_id)
+            if bundles:
+                timings += [Timing(number, "bundles/study", study_s, "s"), *self.desk.timings(number)]
             step.write("timings", to_table(timings, "timings"))
             step.commit({"code": self.code} | self._several_processes())
         return metrics, parts
@@ -279,7 +290,7 @@ def drive(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path,
         (out / DONE).unlink(missing_ok=True)
         with WorkerGroup(config, ranks, method.loss_terms()) as workers:
             trainer = Trainer(config, tasks, run, workers, method)
-            prepare_run(run, trainer, tasks, workers.system_prompts())
+            prepare_run(run, trainer, tasks, workers.system_prompts() | method.prompts())
             first = trainer.resume()
             attempts = AttemptLog(out)
             attempts.begin(first)

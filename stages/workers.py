@@ -24,6 +24,8 @@ from rised.learner.learner import Learner
 from rised.learner.types import TrainingSequence, UpdateReport
 from rised.methods.streams import LossTerm
 from rised.models.loading import load_policy
+from rised.models.rendering import ChatRendering
+from rised.models.writing import WritingRequest, Written, write
 from rised.records.types import Rollout
 from rised.rollouts.episodes import CollectTimings, OnRollout, Progress, collect
 from rised.rollouts.plans import EpisodePlan, share_of
@@ -61,6 +63,7 @@ class WorkerGroup:
             torch.set_num_threads(config.learner.threads)
         self._pool: Any = None
         self._judge: LlmJudge | None = None
+        self._renderings: dict[tuple[tuple[str, str | bool], ...], ChatRendering] = {}
         self._stack = ExitStack()
 
     def _make_learner(self, config: RunConfig) -> Learner:
@@ -141,6 +144,14 @@ class WorkerGroup:
         )
         return [by_id[plan.rollout_id] for plan in plans], total
 
+    def write(self, requests: Sequence[WritingRequest]) -> list[list[Written]]:
+        """The current policy's answers, in the order of the requests; which process writes one changes nothing."""
+        if not requests:
+            return []
+        found: list[dict[int, list[Written]]] = self._everywhere("write", tuple(requests))
+        by_place = {place: written for share in found for place, written in share.items()}
+        return [by_place[place] for place in range(len(requests))]
+
     def update(self, sequences: Sequence[TrainingSequence]) -> UpdateReport:
         """One optimiser step; afterwards every process plays with the new weights."""
         report: UpdateReport = self._everywhere("update", tuple(sequences))[0]
@@ -171,6 +182,7 @@ class WorkerGroup:
             "system_prompts": self._system_prompts,
             "collect": self._collect,
             "collect_judged": self._collect_judged,
+            "write": self._write,
             "update": self._update,
             "load_state": self._load_state,
         }
@@ -218,6 +230,27 @@ class WorkerGroup:
             settings = rubrics.judge.model_copy(update={"concurrency": share})
             self._judge = LlmJudge(settings, load_vocabulary(Path(rubrics.vocabulary)))
         return self._judge
+
+    def _write(self, requests: Sequence[WritingRequest]) -> dict[int, list[Written]]:
+        if not self.ranks.plays:
+            return {}
+        players = self.ranks.layout.players
+        mine = range(players.index(self.ranks.rank), len(requests), len(players))
+        return {place: write(self.policy.engine, self._rendering(requests[place]), requests[place]) for place in mine}
+
+    def _rendering(self, request: WritingRequest) -> ChatRendering:
+        """The episodes' chat rendering, or one with the request's own template arguments."""
+        if not request.template_arguments:
+            return self.policy.rendering
+        key = tuple(sorted(request.template_arguments.items()))
+        if key not in self._renderings:
+            model = self.config.model
+            self._renderings[key] = ChatRendering(
+                self.policy.tokenizer,
+                system_in_user_turn=model.system_in_user_turn,
+                template_arguments={**model.template_arguments, **request.template_arguments},
+            )
+        return self._renderings[key]
 
     def _update(self, sequences: Sequence[TrainingSequence]) -> UpdateReport | None:
         report = None if self._learner is None else self._learner.update(sequences, self.terms)

@@ -3,9 +3,10 @@
     python tests/scripted_judge_server.py --host 127.0.0.1 --port 8000
 
 Each chat completion takes the next behaviour of the script (``ok`` when it is used up). ``ok`` is a valid reply to the
-schema of the request: the first rubric shown in turn 0, all others absent; ``discovery`` answers as the scripted
-stand-in of rubric discovery does, and so does ``ok`` for a schema that is none of tags. Run with ``--unready FILE`` it
-is healthy only while that file is missing; with ``--doomed FILE`` it ends at once while that file exists.
+schema of the request: the first rubric shown in turn 0, all others absent, or rising scores of a rubric bundle;
+``discovery`` answers as the scripted stand-in of rubric discovery does, and so does ``ok`` for any other schema. Run
+with ``--unready FILE`` it is healthy only while that file is missing; with ``--doomed FILE`` it ends at once while that
+file exists.
 ``--latency`` is how long an unscripted reply takes, in seconds.
 """
 
@@ -56,6 +57,13 @@ def ok_reply(body: Mapping[str, Any]) -> str:
     return json.dumps({"tags": tags})
 
 
+def scores_reply(body: Mapping[str, Any]) -> str:
+    """Scores of a rubric bundle: attempt i of G gets i / G for every criterion."""
+    scores = body["response_format"]["json_schema"]["schema"]["properties"]["scores"]
+    count, criteria = scores["minItems"], scores["items"]["minItems"]
+    return json.dumps({"scores": [[i / count] * criteria for i in range(count)]})
+
+
 def _schema_name(body: Mapping[str, Any]) -> str:
     return str(body.get("response_format", {}).get("json_schema", {}).get("name", "tags"))
 
@@ -104,7 +112,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _act(self, behaviour: Mapping[str, Any], body: Mapping[str, Any]) -> None:
         time.sleep(behaviour.get("after_s", 0))
         kind = behaviour["kind"]
-        if kind == "discovery" or (kind == "ok" and _schema_name(body) != "tags"):
+        if kind == "ok" and _schema_name(body) == "bundle_scores":
+            self._complete(scores_reply(body), "stop")
+        elif kind == "discovery" or (kind == "ok" and _schema_name(body) != "tags"):
             sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # before tests/rubric_discovery
             from rubric_discovery.scripted_model import answer
 

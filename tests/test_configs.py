@@ -39,6 +39,7 @@ COVERED = {
     *DISCOVERIES,
     CONFIGS / "base.yaml",
     CONFIGS / "paper.yaml",
+    CONFIGS / "paper_orsd.yaml",
     CONFIGS / "nano_policy.yaml",
     CONFIGS / "selectors.yaml",
 }

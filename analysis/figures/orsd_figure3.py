@@ -1,8 +1,9 @@
 """ORSD Figure 3: training reward over updates on WebShop and ALFWorld, ORSD and GRPO.
 
-The paper's curves are not in our sources as numbers; its finding is printed below. Ours are mean rewards of the
-step's training rollouts, as a moving mean; GRPO is ``grpo_64``. Rewards of ALFWorld are binary; WebShop's are those of
-the run's configuration, which for ORSD are shaped [paper] and for GRPO-64 are not.
+The paper's curves are not in our sources as numbers; its finding is printed below. Ours are mean training rewards of
+the step's rollouts, as a moving mean; GRPO is ``grpo_64``. Training rewards are those of the run's configuration:
+``training_reward/…`` where they are shaped (ORSD's for WebShop [paper]), else the environment's own. A run with shaped
+rewards is not to be compared with one without, which the figure says.
 
     python -m analysis.figures.orsd_figure3 --runs results/laptop_grid --out build/figures
 """
@@ -27,6 +28,8 @@ from analysis.names import BASELINE, environment_name, method_name
 METHODS = ("orsd", BASELINE)
 ENVIRONMENTS = ("webshop", "alfworld")
 WINDOW = 10
+KINDS = ("rollout/reward", "training_reward")
+"""Metrics before the environment's name: the raw reward, and the shaped one where the run trains on it."""
 HEIGHT_IN = 4.0
 FINDING = (
     "ORSD improves earlier on WebShop with Qwen3-1.7B and keeps higher rewards through most of training "
@@ -37,7 +40,7 @@ FINDING = (
 
 
 def build(frames: Frames) -> BuiltFigure:
-    """Columns method, seed, step, environment, reward, smoothed (moving mean over WINDOW updates)."""
+    """Columns method, seed, step, environment, kind (of reward), reward, smoothed (moving mean over WINDOW updates)."""
     data = rewards(frames)
     present = set(data["method"])
     return BuiltFigure(
@@ -49,6 +52,7 @@ def build(frames: Frames) -> BuiltFigure:
             f"Moving mean over {WINDOW} updates; thin: single seeds; thick: mean over finished seeds.",
             f"The paper's finding (published): {FINDING}.",
             f"Runs: {scale.describe(frames.experiment)}.",
+            *_mixed(data),
             *([] if "orsd" in present else [orsd.NOT_HERE]),
             *([] if BASELINE in present else [f"{method_name(BASELINE)}: not run in this experiment."]),
             *frames.experiment.gaps(),
@@ -57,15 +61,23 @@ def build(frames: Frames) -> BuiltFigure:
 
 
 def rewards(frames: Frames) -> pd.DataFrame:
-    prefix = "rollout/reward/"
-    metrics = frames.metrics
-    chosen = metrics["name"].isin([prefix + e for e in ENVIRONMENTS]) & metrics["method"].isin(METHODS)
-    rows = metrics[chosen].dropna(subset=["value"]).sort_values(["method", "seed", "name", "step"], ignore_index=True)
-    rows = rows.assign(environment=rows["name"].str.removeprefix(prefix)).rename(columns={"value": "reward"})
+    metrics = frames.metrics[frames.metrics["method"].isin(METHODS)]
+    metrics = metrics.join(metrics["name"].str.extract(r"^(?P<kind>.+)/(?P<environment>[^/]+)$"))
+    metrics = metrics[metrics["kind"].isin(KINDS) & metrics["environment"].isin(ENVIRONMENTS)]
     keys = ["method", "seed", "environment"]
+    best = metrics.groupby([*keys, "step"])["kind"].transform("max")  # "training_reward" sorts last
+    rows = metrics[metrics["kind"] == best].dropna(subset=["value"])
+    rows = rows.sort_values([*keys, "step"], ignore_index=True).rename(columns={"value": "reward"})
     smooth = rows.groupby(keys)["reward"].rolling(WINDOW, min_periods=1).mean()
     rows["smoothed"] = smooth.reset_index(level=keys, drop=True) if len(rows) else pd.Series(dtype="float64")
-    return rows[["method", "seed", "step", "environment", "reward", "smoothed"]]
+    return rows[["method", "seed", "step", "environment", "kind", "reward", "smoothed"]]
+
+
+def _mixed(data: pd.DataFrame) -> list[str]:
+    """Says so where the methods were trained on different rewards."""
+    kinds = data.groupby("environment")["kind"].nunique()
+    named = [environment_name(str(name)) for name in kinds[kinds > 1].index]
+    return [f"{', '.join(named)}: some runs were trained on shaped rewards and some on raw ones."] if named else []
 
 
 def draw(frames: Frames, data: pd.DataFrame, theme: Theme) -> Figure:

@@ -1,7 +1,7 @@
 """ORSD Table 1: success on ALFWorld by task type, WebShop score and success, in percent.
 
-Rows that the ORSD paper quotes from other papers carry a dagger. Ours are GRPO-64 and, once run, ORSD and its
-relatives; the paper's ALFWorld split is unseen, ours is this project's panel.
+Rows that the ORSD paper quotes from other papers carry a dagger. Ours are ORSD, its variants and its relatives as far
+as they were run, GRPO-64 in GRPO's place; the paper's ALFWorld split is unseen, ours is this project's panel.
 
     python -m analysis.tables.orsd_table1 --runs results/laptop_grid --out build/tables
 """

@@ -71,7 +71,7 @@ def term_gradient(
     if term.needs - {Need.ADVANTAGE}:
         raise LearnerError(f"the gradient of term {term.name!r} needs {', '.join(sorted(term.needs))}")
     counts = [s.policy_token_count if term.applies_to(s) else 0 for s in sequences]
-    weights_B = token_weights(term.reduction, counts, Totals.of(counts), term.constant_length)
+    weights_B = token_weights(term.reduction, counts, Totals.of(counts), term.reduction_size)
     moved = [b for b, sequence in enumerate(sequences) if term.moves(sequence)]
     total = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     cut = plan_micro_batches([len(sequences[b].token_ids) for b in moved], settings.micro_batch_tokens)

@@ -103,7 +103,7 @@ class Learner:
         if Need.REFERENCE in needs:
             plan.reference = self._reference_pass(sequences, mine)
         after_reference = time.perf_counter()
-        if Need.TEACHER in needs:
+        if needs & {Need.TEACHER, Need.TEACHER_GAP}:
             plan.teacher = self._teacher_pass(sequences, mine)
         after_teacher = time.perf_counter()
 
@@ -147,7 +147,7 @@ class Learner:
             ]
             counts = [s.policy_token_count if a else 0 for s, a in zip(sequences, applies, strict=True)]
             weights[term.name] = term.coefficient * token_weights(
-                term.reduction, counts, Totals.of(counts), term.constant_length
+                term.reduction, counts, Totals.of(counts), term.reduction_size
             )
             moved = [m or (a and term.moves(s)) for m, a, s in zip(moved, applies, sequences, strict=True)]
         return _Plan([b for b, m in enumerate(moved) if m], weights)
@@ -272,4 +272,12 @@ def _streams(
         advantage=torch.cat([_tensor(a, like) for a in advantages if a is not None])
         if Need.ADVANTAGE in term.needs
         else None,
+        gap=torch.cat([_gap(current[b], plan.teacher.get(b)) for b in members])
+        if Need.TEACHER_GAP in term.needs
+        else None,
     )
+
+
+def _gap(current: Tensor, teacher: Tensor | None) -> Tensor:
+    """T − S of one sequence; one optimiser step a batch makes S that of the weights before it."""
+    return torch.full_like(current.detach(), float("nan")) if teacher is None else teacher - current.detach()

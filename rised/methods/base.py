@@ -1,7 +1,8 @@
 """What a method is made of: the prompt group, and one small abstract class per kind of piece.
 
-A method composes ``selector`` × ``advantage`` × ``teacher`` × ``distillation`` × ``policy_loss`` × ``steering``. Pieces
-are pure but for steering, whose state is JSON. The files that implement them stand in the folder of their kind.
+A method composes ``selector`` × ``reward`` × ``advantage`` × ``teacher`` × ``distillation`` × ``policy_loss`` ×
+``steering``. Pieces are pure but for steering, whose state is JSON, and for a teacher that studies the groups first,
+which keeps what it found until the next step. The files that implement them stand in the folder of their kind.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import numpy as np
 
 from rised.config.settings import Settings
 from rised.methods.streams import TokenStreams
-from rised.records.types import Rollout, Selection, Tag
+from rised.records.types import Rollout, RubricBundle, Selection, Tag
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rised.methods.bundles.base import Desk
     from rised.rubrics.blocks import BlockStyle
     from rised.rubrics.vocabulary import Vocabulary
     from rised.rubrics.windows import TagWindow
@@ -54,7 +56,16 @@ class TeacherContext:
 class Piece:
     """Base of all pieces: holds the settings and the vocabulary. ``needs_tags``: the piece is blind without a judge."""
 
-    needs_tags: ClassVar[bool] = False
+    needs_tags: bool = False
+
+    def prompts(self) -> dict[str, str]:
+        """name -> text of the prompt files that the piece asks somebody with; they belong to a run's identity."""
+        return {}
+
+    @classmethod
+    def asks_judge(cls, settings: Mapping[str, Any]) -> bool:
+        """Whether a piece with these settings (plain values) needs a judge, for tags or for anything else."""
+        return cls.needs_tags
 
     def __init__(self, settings: Any, vocabulary: Vocabulary) -> None:
         self.settings = settings
@@ -81,8 +92,27 @@ class Selector(Piece, ABC):
         """
 
 
+class TrainingReward(Piece, ABC):
+    """Decides what an episode is worth in training. Records and evaluation keep the environment's own reward."""
+
+    @abstractmethod
+    def reward(self, rollout: Rollout) -> float | None:
+        """The reward that training sees; None for a rollout without a valid reward."""
+
+
 class Advantage(Piece, ABC):
-    """Turns the rewards of the selected groups into advantages."""
+    """Turns the rewards of the selected groups into advantages.
+
+    ``shaped_by_teacher``: each token's advantage also gets ``gap_weight`` · (T − S), in advantage per nat, which the
+    learner adds where the rollout has a teacher.
+    """
+
+    shaped_by_teacher: ClassVar[bool] = False
+
+    @property
+    def gap_weight(self) -> float:
+        """Weight of the teacher's gap; 0: the advantage follows from rewards alone."""
+        return 0.0
 
     @abstractmethod
     def advantages(self, groups: Sequence[PromptGroup]) -> list[list[AdvantageValue]]:
@@ -91,6 +121,13 @@ class Advantage(Piece, ABC):
 
 class Teacher(Piece, ABC):
     """Decides what privileged text the policy's own weights read before they score the stored tokens again."""
+
+    def study(self, groups: Sequence[PromptGroup], desk: Desk, step: int, seed: int) -> list[RubricBundle]:
+        """Find out what :meth:`contexts` will need of the selected groups, and return it as records.
+
+        Called once a step, before the contexts, for a teacher that asks somebody; others need nothing.
+        """
+        return []
 
     @abstractmethod
     def contexts(self, group: PromptGroup, window: TagWindow, style: BlockStyle) -> list[TeacherContext | None]:
@@ -105,7 +142,7 @@ class TokenTerm(Piece, ABC):
         """Losses of shape (N,), to be minimised; the gradient flows through ``streams.current`` alone."""
 
     def diagnostics(self, streams: TokenStreams) -> dict[str, Tensor]:
-        """Named per-token values of shape (N,) whose means are worth logging."""
+        """Named values of some of the tokens, shape (<= N,), whose means are worth logging."""
         return {}
 
 

@@ -21,13 +21,22 @@ from rised.methods.errors import MethodError
 
 FOLDERS: dict[str, str] = {
     "selector": "rised.methods.selectors",
+    "reward": "rised.methods.training_rewards",
     "advantage": "rised.methods.advantages",
     "teacher": "rised.methods.teachers",
     "distillation": "rised.methods.distillation",
     "policy_loss": "rised.methods.policy_losses",
     "steering": "rised.methods.steering",
+    "bundle_writer": "rised.methods.bundle_writers",
+    "verifier": "rised.methods.verifiers",
 }
-"""kind (a key of the method's config) -> package that holds its pieces."""
+"""kind -> package that holds its pieces."""
+
+PLACES: dict[str, str] = {kind: kind for kind in FOLDERS} | {
+    "bundle_writer": "teacher.writer",
+    "verifier": "teacher.verifier",
+}
+"""kind -> key of the method's config under which its settings stand."""
 
 PIECES: dict[str, dict[str, type]] = {kind: {} for kind in FOLDERS}
 

@@ -17,7 +17,7 @@ from rised.config.loader import read_plain
 from rised.config.settings import Chosen, Settings, strict
 from rised.methods.errors import MethodError
 from rised.methods.kl import KLEstimator
-from rised.methods.registry import piece_settings, settings_class
+from rised.methods.registry import piece_class, piece_settings, settings_class
 from rised.methods.streams import Reduction
 
 SelectorSettings = Annotated[
@@ -45,6 +45,11 @@ DistillationSettings = Annotated[
     BeforeValidator(partial(piece_settings, "distillation")),
     Chosen(partial(settings_class, "distillation")),
 ]
+RewardSettings = Annotated[
+    SerializeAsAny[Settings],
+    BeforeValidator(partial(piece_settings, "reward")),
+    Chosen(partial(settings_class, "reward")),
+]
 SteeringSettings = Annotated[
     SerializeAsAny[Settings],
     BeforeValidator(partial(piece_settings, "steering")),
@@ -64,6 +69,9 @@ class KLSettings(Settings):
     estimator: KLEstimator = strict(KLEstimator.K3, description="Estimator of the divergence: k1, k2 or k3.")
     reduction: Reduction = strict(Reduction.TOKEN_MEAN, description="From token losses to one number.")
     constant_length: int | None = strict(None, ge=1, description="L of the reduction constant_length, in tokens.")
+    micro_batch_sequences: int | None = strict(
+        None, ge=1, description="Sequences in a part of the reduction micro_batch_token_mean."
+    )
     skip_zero_signal: bool = strict(
         False,
         description="Take the term over sequences with a policy gradient or a teacher only, in its mean too. Cheaper; "
@@ -75,6 +83,8 @@ class KLSettings(Settings):
     def _length_with_its_reduction(self) -> KLSettings:
         if (self.reduction is Reduction.CONSTANT_LENGTH) != (self.constant_length is not None):
             raise ValueError("constant_length must be given exactly when reduction is constant_length")
+        if (self.reduction is Reduction.MICRO_BATCH_TOKEN_MEAN) != (self.micro_batch_sequences is not None):
+            raise ValueError("micro_batch_sequences must be given exactly when reduction is micro_batch_token_mean")
         return self
 
 
@@ -85,6 +95,7 @@ class MethodSettings(Settings):
     candidate_groups: int = strict(ge=1, description="Prompt groups to choose from in each update.")
     selected_groups: int = strict(ge=1, description="Prompt groups to train on in each update.")
     selector: SelectorSettings = strict(description="Which groups are trained on.")
+    reward: RewardSettings = _default("environment", "The reward that training sees; evaluation keeps the raw one.")
     advantage: AdvantageSettings = _default("group_normalised", "From rewards to advantages.")
     policy_loss: PolicyLossSettings = _default("clipped_surrogate", "The policy-gradient loss.")
     kl: KLSettings = strict(KLSettings(), description="KL to the reference.")
@@ -100,8 +111,18 @@ class MethodSettings(Settings):
                 "select at most as many as are rolled out"
             )
         teacher, distillation = self.teacher.type, self.distillation.type  # type: ignore[attr-defined]
-        if (teacher == "none") != (distillation == "none"):
-            raise ValueError(f"teacher {teacher!r} with distillation {distillation!r}: the two need each other")
+        advantage = self.advantage.type  # type: ignore[attr-defined]
+        wants_gap = piece_class("advantage", advantage).shaped_by_teacher
+        if (teacher == "none") != (distillation == "none" and not wants_gap):
+            raise ValueError(
+                f"teacher {teacher!r} with distillation {distillation!r} and advantage {advantage!r}: a teacher needs "
+                "a distillation loss or an advantage that it shapes, and these the teacher; the two need each other"
+            )
+        policy_loss = self.policy_loss.coefficient  # type: ignore[attr-defined]
+        if policy_loss == 0.0 and distillation == "none":
+            raise ValueError("policy_loss.coefficient is 0 and there is no distillation loss: nothing would be learned")
+        if policy_loss == 0.0 and wants_gap:
+            raise ValueError(f"policy_loss.coefficient is 0, so that the advantage {advantage!r} would shape nothing")
         return self
 
 

@@ -66,13 +66,17 @@ class TrainingSequence:
 
 @dataclass(frozen=True, slots=True)
 class TokenStreams:
-    """Per-token values of some policy tokens, each of shape (N,). A stream that the term does not need is None."""
+    """Per-token values of some policy tokens, each of shape (N,). A stream that the term does not need is None.
+
+    ``gap``: T − S without gradient, both by the weights before the step; NaN for tokens without a teacher.
+    """
 
     current: Tensor
     sampled: Tensor
     teacher: Tensor | None = None
     reference: Tensor | None = None
     advantage: Tensor | None = None
+    gap: Tensor | None = None
 
 
 class Need(StrEnum):
@@ -82,6 +86,8 @@ class Need(StrEnum):
     """Sequences with advantages; one whose advantages are all 0 counts in the denominator and gives no gradient."""
     TEACHER = "teacher"
     """Sequences with a teacher prefix; costs one pass without gradient over them."""
+    TEACHER_GAP = "teacher_gap"
+    """No sequence less: those with a teacher prefix get ``gap``, at the cost of that pass; the others hold NaN."""
     REFERENCE = "reference"
     """Every sequence; costs one pass of the reference model."""
 
@@ -97,13 +103,15 @@ class Reduction(StrEnum):
     """Mean over sequences of each one's token sum."""
     CONSTANT_LENGTH = "constant_length"
     """Sum over tokens / (constant length · number of sequences) (Dr.GRPO)."""
+    MICRO_BATCH_TOKEN_MEAN = "micro_batch_token_mean"
+    """Mean over parts of so many sequences, in the batch's order, of each part's token mean (ORSD, C.1)."""
 
 
 TokenLoss = Callable[[TokenStreams], "Tensor"]
 """Streams of shape (N,) to losses of shape (N,), to be minimised."""
 
 Diagnostics = Callable[[TokenStreams], "dict[str, Tensor]"]
-"""Streams to named per-token values of shape (N,), whose means over tokens are logged; never part of the loss."""
+"""Streams to named values of some of the tokens, shape (<= N,), whose means are logged; never part of the loss."""
 
 
 def no_diagnostics(streams: TokenStreams) -> dict[str, Tensor]:
@@ -115,7 +123,8 @@ def no_diagnostics(streams: TokenStreams) -> dict[str, Tensor]:
 class LossTerm:
     """One term: ``coefficient`` · reduction of ``token_loss`` over the tokens of the sequences it applies to.
 
-    ``constant_length`` is the L of that reduction. Each diagnostic is logged as its mean over the term's tokens.
+    ``constant_length`` is the L of that reduction, ``micro_batch_sequences`` the sequences in a part of that one. Each
+    diagnostic is logged as its mean over the tokens that it is given for.
     ``only_with_signal``: apply the term only to sequences to which another term gives a gradient.
     """
 
@@ -127,6 +136,13 @@ class LossTerm:
     constant_length: int | None = None
     only_with_signal: bool = False
     diagnostics: Diagnostics = no_diagnostics
+    micro_batch_sequences: int | None = None
+
+    @property
+    def reduction_size(self) -> int | None:
+        """The number that the reduction needs, if it needs one."""
+        by_sequences = self.reduction is Reduction.MICRO_BATCH_TOKEN_MEAN
+        return self.micro_batch_sequences if by_sequences else self.constant_length
 
     def applies_to(self, sequence: TrainingSequence) -> bool:
         """Whether the sequence's tokens are tokens of this term."""
@@ -137,7 +153,12 @@ class LossTerm:
         return not (Need.TEACHER in self.needs and sequence.teacher_prefix_ids is None)
 
     def moves(self, sequence: TrainingSequence) -> bool:
-        """Whether the term can give the sequence a gradient: it applies, and not only with advantages of 0."""
+        """Whether the term can give the sequence a gradient: it applies, and not only with advantages of 0.
+
+        A teacher's gap is not known before its pass and counts as one that differs from 0.
+        """
         if not self.applies_to(sequence) or self.coefficient == 0.0:
             return False
+        if Need.TEACHER_GAP in self.needs and sequence.teacher_prefix_ids is not None:
+            return True
         return Need.ADVANTAGE not in self.needs or bool(np.any(sequence.advantages != 0.0))

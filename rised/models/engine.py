@@ -77,17 +77,22 @@ class TransformersEngine:
         head = self._head32 if self._head32 is not None else self.model.get_output_embeddings()
         return logits_float32(head, hidden_ND)
 
-    def session(self, row_count: int, temperature: float = 1.0, capacity: int = 256) -> GenerationSession:
-        """Begin a batch of ``row_count`` episodes, all rows empty."""
-        return GenerationSession(self, row_count, temperature, capacity)
+    def session(
+        self, row_count: int, temperature: float = 1.0, capacity: int = 256, top_p: float = 1.0
+    ) -> GenerationSession:
+        """Begin a batch of ``row_count`` episodes, all rows empty. ``top_p`` below 1 is for texts not trained on."""
+        return GenerationSession(self, row_count, temperature, capacity, top_p)
 
 
 class GenerationSession:
     """The episodes of one batch; row indices are the caller's and never change."""
 
-    def __init__(self, engine: TransformersEngine, row_count: int, temperature: float, capacity: int) -> None:
+    def __init__(
+        self, engine: TransformersEngine, row_count: int, temperature: float, capacity: int, top_p: float = 1.0
+    ) -> None:
         self._engine = engine
         self._temperature = temperature
+        self._top_p = top_p
         self._device = engine.model.device
         self._cache = RowCache(engine.model.config.num_hidden_layers, row_count, capacity)
         self._physical = np.arange(row_count)
@@ -198,7 +203,8 @@ class GenerationSession:
         starts = np.array([self._cached[rows[index]] for index in order])
         alive = np.ones(len(order), dtype=bool)
         for step in range(longest):
-            ids_N, logprobs_N = sample(engine.logits(hidden_ND), self._temperature, uniforms_NT[order, step])
+            uniforms_N = uniforms_NT[order, step]
+            ids_N, logprobs_N = sample(engine.logits(hidden_ND), self._temperature, uniforms_N, self._top_p)
             for place, (token, logprob) in enumerate(zip(ids_N.tolist(), logprobs_N.tolist(), strict=True)):
                 if not alive[place]:
                     continue

@@ -46,3 +46,13 @@ class Engine(Protocol):
     def session(self, row_count: int, temperature: float = 1.0) -> Session:
         """Begin a batch of ``row_count`` empty rows."""
         ...
+
+
+class WritingEngine(Protocol):
+    """An engine that also writes texts that are not trained on. ``max_positions``: longest question and answer."""
+
+    max_positions: int
+
+    def session(self, row_count: int, temperature: float = 1.0, *, top_p: float = 1.0) -> Session:
+        """As :meth:`Engine.session`; ``top_p`` below 1 draws from the likeliest tokens that hold that share."""
+        ...

@@ -4,7 +4,8 @@ Rows keep their order (by step). Rollouts keep only the columns of the schema ``
 token ids, masks and texts are most of the bytes and no figure reads them. A judge model's raw replies are left out
 with them. What the last update's rollouts said can be kept (``rollout_texts``): examples of rubrics and the report's
 browser quote it. Tags are counted on the way (``tag_counts``), and where each step's rows stand is noted. Steps are
-merged one at a time, so that memory does not grow with the run.
+merged one at a time, so that memory does not grow with the run. Rubric bundles lose what models wrote, which may quote
+an environment.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from rised.records.manifests import ShardEntry, json_bytes
 from rised.records.schemas import schema_of
 from rised.records.shards import COMPACTED_FORMAT, COMPACTED_VERSION, RunReader, write_shard, write_stream
 from rised.records.tag_counts import count_tags
+
+WITHOUT_WORDS = {"rollouts": "episodes", "rubric_bundles": "bundle_scores"}
+"""Schema -> the one with its columns but for the texts."""
 
 
 def compact(
@@ -107,4 +111,4 @@ def _entry(written: WrittenFile, kind: str, rows: int) -> ShardEntry:
 
 def _schema_name(kind: str, full_rollouts: bool) -> str:
     schema = KIND_SCHEMAS[kind]
-    return "episodes" if schema == "rollouts" and not full_rollouts else schema
+    return schema if full_rollouts else WITHOUT_WORDS.get(schema, schema)

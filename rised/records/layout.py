@@ -16,6 +16,7 @@ KIND_SCHEMAS = {
     "tags": "tags",
     "judge_replies": "judge_replies",
     "selections": "selections",
+    "rubric_bundles": "rubric_bundles",
     "metrics": "metrics",
     "timings": "timings",
     "validation": "rollouts",

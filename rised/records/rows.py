@@ -12,12 +12,15 @@ from typing import Any, NamedTuple
 
 from rised.records.errors import RecordError
 from rised.records.types import (
+    BundleStatus,
+    CreditState,
     Gradient,
     JudgeAudit,
     JudgeReply,
     Metric,
     Reselection,
     Rollout,
+    RubricBundle,
     Selection,
     SelectionAudit,
     StopReason,
@@ -113,6 +116,31 @@ def _selection_row(selection: Selection | Reselection) -> dict[str, Any]:
     return {name: getattr(selection, name) for name in type(selection).__slots__}
 
 
+def _bundle_row(bundle: RubricBundle) -> dict[str, Any]:
+    numbers = [*(score for row in bundle.scores for score in row), *bundle.satisfaction, bundle.alignment]
+    if not all(number is None or math.isfinite(number) for number in numbers):
+        raise RecordError(
+            f"bundle {bundle.index} of group {bundle.group_id!r} in step {bundle.step} holds a number that is not "
+            "finite; an undefined one is None"
+        )
+    if len(bundle.rubric_ids) != len(bundle.criteria) or len(bundle.scores) not in (0, len(bundle.rollout_ids)):
+        raise RecordError(
+            f"bundle {bundle.index} of group {bundle.group_id!r} in step {bundle.step}: {len(bundle.criteria)} "
+            f"criteria with {len(bundle.rubric_ids)} rubric_ids, {len(bundle.rollout_ids)} rollouts with "
+            f"{len(bundle.scores)} rows of scores"
+        )
+    return {name: getattr(bundle, name) for name in RubricBundle.__slots__} | {
+        "status": BundleStatus(bundle.status).value,
+        "group_state": CreditState(bundle.group_state).value,
+    }
+
+
+def _bundle(row: dict[str, Any]) -> RubricBundle:
+    lists = {name: tuple(row[name]) for name in ("criteria", "rubric_ids", "rollout_ids", "satisfaction")}
+    states = {"status": BundleStatus(row["status"]), "group_state": CreditState(row["group_state"])}
+    return RubricBundle(**row | lists | states | {"scores": tuple(tuple(scores) for scores in row["scores"])})
+
+
 def _gradient_row(gradient: Gradient) -> dict[str, Any]:
     numbers = (gradient.norm, *([] if gradient.cosine is None else [gradient.cosine]), *gradient.vector)
     if not all(map(math.isfinite, numbers)):
@@ -171,6 +199,7 @@ CONVERSIONS: dict[str, Conversion] = {
     "judge_replies": Conversion(JudgeReply, _reply_row, _reply),
     "selections": Conversion(Selection, _selection_row, lambda row: Selection(**row)),
     "reselections": Conversion(Reselection, _selection_row, lambda row: Reselection(**row)),
+    "rubric_bundles": Conversion(RubricBundle, _bundle_row, _bundle),
     "gradients": Conversion(Gradient, _gradient_row, _gradient),
     "judge_audits": Conversion(JudgeAudit, _audit_row, lambda row: JudgeAudit(**row)),
     "selection_audits": Conversion(SelectionAudit, _audit_row, lambda row: SelectionAudit(**row)),

@@ -21,6 +21,7 @@ from rised.records.types import (
     Metric,
     Reselection,
     Rollout,
+    RubricBundle,
     Selection,
     SelectionAudit,
     Tag,
@@ -36,6 +37,7 @@ Record = (
     | JudgeReply
     | Selection
     | Reselection
+    | RubricBundle
     | Gradient
     | JudgeAudit
     | SelectionAudit
@@ -161,6 +163,22 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("score", _REAL, nullable=True),
         ],
     ),
+    "rubric_bundles": _schema(
+        "rubric_bundles",
+        1,
+        [
+            _field("step", _INT),
+            *(_field(name, _TEXT) for name in ("group_id", "environment")),
+            _field("index", pa.int32()),
+            *(_field(name, _TEXT) for name in ("writer", "verifier", "status", "reason")),
+            *(_field(name, _list(_TEXT)) for name in ("criteria", "rubric_ids", "rollout_ids")),
+            _field("scores", _list(_list(_REAL))),
+            _field("satisfaction", pa.list_(pa.field("element", _REAL))),
+            _field("alignment", _REAL, nullable=True),
+            _field("chosen", _BOOL),
+            *(_field(name, _TEXT) for name in ("group_state", "reply", "verifier_reply")),
+        ],
+    ),
     "gradients": _schema(
         "gradients",
         1,
@@ -253,6 +271,11 @@ _TEXTS = {"system_prompt", "steering_text", "messages", "turns", "final_observat
 _BULKY = _TEXTS | {"token_ids", "policy_mask", "logprobs"}
 SCHEMAS["episodes"] = _schema("episodes", 1, [field for field in SCHEMAS["rollouts"] if field.name not in _BULKY])
 """Rollouts without what was said: what the analysis reads, and what a compacted run keeps of them."""
+_WORDS = {"reason", "criteria", "reply", "verifier_reply"}
+SCHEMAS["bundle_scores"] = _schema(
+    "bundle_scores", 1, [field for field in SCHEMAS["rubric_bundles"] if field.name not in _WORDS]
+)
+"""Rubric bundles without what models wrote, which may quote an environment: what a compacted run keeps of them."""
 
 
 def schema_of(name: str) -> pa.Schema:

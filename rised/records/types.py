@@ -168,6 +168,78 @@ class Selection:
     score: float | None
 
 
+class BundleStatus(StrEnum):
+    """Whether a rubric bundle was written and, where a verifier is asked, scored. All but ``ok`` are failures."""
+
+    OK = "ok"
+    NOT_ASKED = "not_asked"
+    """The group was skipped before a bundle was written."""
+    NO_CRITERIA = "no_criteria"
+    """Nothing to write about: the rollouts differ in no rubric of the vocabulary."""
+    TOO_LONG = "too_long"
+    """The group's transcripts left no room for a reply."""
+    CUT = "cut"
+    """The writer's reply ran into its limit of tokens."""
+    UNREADABLE = "unreadable"
+    """The writer's reply is no bundle of the wanted form."""
+    UNTAGGED = "untagged"
+    """Fewer than half of the group's rollouts have readable tags to score them by."""
+    VERIFIER_ERROR = "verifier_error"
+    """No rollout of the group is evidence of behaviour."""
+    VERIFIER_PARSE_ERROR = "verifier_parse_error"
+    """The verifier replied, but not with one score in [0, 1] for each pair."""
+    VERIFIER_TIMEOUT = "verifier_timeout"
+    VERIFIER_SERVER_ERROR = "verifier_server_error"
+    VERIFIER_REFUSED = "verifier_refused"
+
+
+class CreditState(StrEnum):
+    """What became of a group's token credit. Everything but ``given`` leaves its tokens the group's advantage."""
+
+    GIVEN = "given"
+    BELOW_TWO_REWARDS = "below_two_rewards"
+    """Fewer than two valid rewards: no correlation exists."""
+    CONSTANT_REWARDS = "constant_rewards"
+    """All valid rewards are equal: the correlation is undefined."""
+    CONSTANT_SATISFACTION = "constant_satisfaction"
+    """Every bundle is satisfied equally by all rollouts: the correlation is undefined."""
+    NO_BUNDLE = "no_bundle"
+    """No bundle was written."""
+    NOT_VERIFIED = "not_verified"
+    """Bundles were written, but none was scored."""
+
+
+@dataclass(frozen=True, slots=True)
+class RubricBundle:
+    """One candidate bundle of criteria that was written for a prompt group, and what the verifier made of it.
+
+    Every group that was studied has at least one. ``rubric_ids`` name the vocabulary's rubrics where the criteria are
+    such, else they are "". ``scores``: one row per rollout of ``rollout_ids``, one score in [0, 1] per criterion; an
+    empty row without a score, no rows without a verifier. ``satisfaction``: each rollout's mean score. ``alignment``:
+    Spearman's correlation of satisfaction and training reward, None where undefined. ``group_state`` is that of the
+    group and equal on all its bundles; at most one of them is ``chosen``.
+    """
+
+    step: int
+    group_id: str
+    environment: str
+    index: int
+    writer: str
+    verifier: str
+    status: BundleStatus
+    reason: str
+    criteria: tuple[str, ...]
+    rubric_ids: tuple[str, ...]
+    rollout_ids: tuple[str, ...]
+    scores: tuple[tuple[float, ...], ...]
+    satisfaction: tuple[float | None, ...]
+    alignment: float | None
+    chosen: bool
+    group_state: CreditState
+    reply: str = ""
+    verifier_reply: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Reselection:
     """What another selector would have done with one candidate group of a step, from stored rollouts alone.

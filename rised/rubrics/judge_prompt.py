@@ -6,20 +6,16 @@ message the transcript: a server with a prefix cache then computes the vocabular
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rised.rubrics.base import RubricError
+from rised.rubrics.prompt_file import REPOSITORY, Messages, filled, read_prompt
 from rised.rubrics.vocabulary import Polarity, Rubric
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-Messages = list[dict[str, str]]
-_SECTION = re.compile(r"^# (System|User|Again)$", re.MULTILINE)
-_PLACE = re.compile(r"\{\{(\w+)\}\}")
+__all__ = ["REPOSITORY", "JudgePrompt", "Messages", "load_prompt", "states_of"]
+
 _PLACES = {
     "System": {"environment", "count", "rubrics", "example"},
     "User": {"transcript", "count", "last_turn"},
@@ -54,8 +50,8 @@ class JudgePrompt:
         }
         user = {"transcript": transcript, "count": count, "last_turn": str(turn_count - 1)}
         return [
-            {"role": "system", "content": _filled(self.system, system)},
-            {"role": "user", "content": _filled(self.user, user)},
+            {"role": "system", "content": filled(self.system, system)},
+            {"role": "user", "content": filled(self.user, user)},
         ]
 
     def asked_again(self, messages: Messages, reply: str, reason: str, rubric_count: int, turn_count: int) -> Messages:
@@ -64,42 +60,19 @@ class JudgePrompt:
         return [
             *messages,
             {"role": "assistant", "content": reply},
-            {"role": "user", "content": _filled(self.again, values)},
+            {"role": "user", "content": filled(self.again, values)},
         ]
 
 
 def load_prompt(path: Path | str) -> JudgePrompt:
     """Read a prompt file; relative paths are of the repository. RubricError says what it lacks."""
-    file = Path(path) if Path(path).is_file() else REPOSITORY / path
-    try:
-        data = file.read_bytes()
-        text = data.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RubricError(f"the judge's prompt {path} cannot be read: {error}") from None
-    _, *pieces = _SECTION.split(text)
-    sections = dict(zip(pieces[::2], (piece.strip() for piece in pieces[1::2]), strict=True))
-    if len(pieces) != 2 * len(_PLACES) or list(sections) != list(_PLACES):
-        headings = ", ".join(f"`# {heading}`" for heading in _PLACES)
-        raise RubricError(f"{path}: a judge's prompt has the headings {headings}, once each and in this order")
-    for heading, section in sections.items():
-        found = set(_PLACE.findall(section))
-        if found - _PLACES[heading] or _REQUIRED[heading] - found:
-            known = ", ".join(f"{{{{{name}}}}}" for name in sorted(_PLACES[heading]))
-            raise RubricError(
-                f"{path}: under `# {heading}` stand the places {sorted(found)}; {sorted(_REQUIRED[heading])} must be "
-                f"there, and only {known} are known"
-            )
-    return JudgePrompt(file.stem, hashlib.sha256(data).hexdigest(), *sections.values())
+    found = read_prompt(path, _PLACES, _REQUIRED, "the judge's prompt")
+    return JudgePrompt(found.name, found.hash, *found.sections.values())
 
 
 def states_of(rubric: Rubric) -> tuple[str, ...]:
     """The states that a verdict on this rubric may have: a negative rubric is never demonstrated."""
     return ("violates", "absent") if rubric.polarity is Polarity.NEGATIVE else ("demonstrates", "violates", "absent")
-
-
-def _filled(template: str, values: Mapping[str, str]) -> str:
-    """One pass, so that a transcript that holds a place is left alone."""
-    return _PLACE.sub(lambda place: values[place[1]], template)
 
 
 def _rubric_text(rubric: Rubric) -> str:

@@ -81,7 +81,14 @@ def terms(
     length = 20 if reduction is Reduction.CONSTANT_LENGTH else None
     return [
         LossTerm(
-            "rl", 1.0, policy.token_loss, frozenset({Need.ADVANTAGE}), reduction, length, diagnostics=policy.diagnostics
+            "rl",
+            1.0,
+            policy.token_loss,
+            frozenset({Need.ADVANTAGE}),
+            reduction,
+            length,
+            diagnostics=policy.diagnostics,
+            micro_batch_sequences=2 if reduction is Reduction.MICRO_BATCH_TOKEN_MEAN else None,
         ),
         LossTerm(
             "reference_kl",

@@ -46,7 +46,10 @@ def test_two_ranks_together_give_the_global_mean_and_not_the_mean_of_ranks(case:
     assert sum(parts) == pytest.approx(case["expected"]["two_ranks_token_mean"], abs=1e-12)
 
 
-@given(st.lists(st.integers(0, 9), max_size=8), st.sampled_from(list(Reduction)), st.data())
+ANY_CUT = [reduction for reduction in Reduction if reduction is not Reduction.MICRO_BATCH_TOKEN_MEAN]
+
+
+@given(st.lists(st.integers(0, 9), max_size=8), st.sampled_from(ANY_CUT), st.data())
 def test_any_cut_into_ranks_gives_the_weights_of_the_whole(
     counts: list[int], reduction: Reduction, data: st.DataObject
 ) -> None:
@@ -74,3 +77,30 @@ def test_a_batch_without_any_token_has_weights_of_zero_and_not_nan() -> None:
 def test_constant_length_without_a_length_is_refused() -> None:
     with pytest.raises(LearnerError, match="needs a constant_length"):
         token_weights(Reduction.CONSTANT_LENGTH, [3], Totals.of([3]))
+
+
+@given(st.lists(st.lists(st.floats(-3, 3), max_size=5), min_size=1, max_size=9), st.integers(1, 4))
+def test_the_micro_batch_mean_is_the_mean_over_parts_of_each_parts_token_mean(
+    losses: list[list[float]], size: int
+) -> None:
+    present = [row for row in losses if row]
+    parts = [sum(present[start : start + size], []) for start in range(0, len(present), size)]
+    expected = sum(sum(part) / len(part) for part in parts) / len(parts) if parts else 0.0
+    counts = [len(row) for row in losses]
+    weights = token_weights(Reduction.MICRO_BATCH_TOKEN_MEAN, counts, Totals.of(counts), size)
+    assert sum(w * sum(row) for w, row in zip(weights, losses, strict=True)) == pytest.approx(expected, abs=1e-12)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=9))
+def test_parts_of_one_sequence_are_sequence_means_and_one_part_is_the_token_mean(counts: list[int]) -> None:
+    totals = Totals.of(counts)
+    for size, other in ((1, Reduction.SEQUENCE_MEAN_TOKEN_MEAN), (len(counts), Reduction.TOKEN_MEAN)):
+        found = token_weights(Reduction.MICRO_BATCH_TOKEN_MEAN, counts, totals, size)
+        np.testing.assert_allclose(found, token_weights(other, counts, totals), rtol=1e-12)
+
+
+def test_the_micro_batch_mean_wants_its_size_and_the_whole_batch() -> None:
+    with pytest.raises(LearnerError, match="needs micro_batch_sequences"):
+        token_weights(Reduction.MICRO_BATCH_TOKEN_MEAN, [3], Totals.of([3]))
+    with pytest.raises(LearnerError, match="was given 1 of the batch's 2 sequences"):
+        token_weights(Reduction.MICRO_BATCH_TOKEN_MEAN, [3], Totals.of([3, 4]), 2)

@@ -49,6 +49,11 @@ def method(repository: Path, name: str, **overrides: Any) -> Method:
         ("round_robin_variance", 6, 3, False, ["rl", "reference_kl"]),
         ("all_rubric_sd", 3, 3, True, ["rl", "reference_kl", "distill"]),
         ("rised", 6, 3, True, ["rl", "reference_kl", "distill"]),
+        ("gigpo", 3, 3, False, ["rl", "reference_kl"]),
+        ("sdar", 3, 3, False, ["rl", "reference_kl", "distill"]),
+        ("grpo_opsd", 3, 3, False, ["rl", "reference_kl", "distill"]),
+        ("opsd", 3, 3, False, ["reference_kl", "distill"]),
+        ("orsd", 3, 3, False, ["rl", "reference_kl"]),
     ],
 )
 def test_each_shipped_method_asks_for_its_groups_tags_and_terms(

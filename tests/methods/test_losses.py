@@ -15,6 +15,7 @@ from torch import Tensor
 from rised.methods.base import TokenTerm
 from rised.methods.kl import KLEstimator, kl_token_loss
 from rised.methods.registry import build, piece_settings
+from rised.methods.shaping import Shaped
 from rised.methods.streams import TokenStreams
 
 logprob = st.floats(-30, 0)
@@ -60,6 +61,93 @@ def test_sampled_gap_lets_no_gradient_reach_the_teacher() -> None:
     )
     values.sum().backward()
     assert teacher.grad is None
+
+
+@given(logprob, logprob)
+def test_opsd_is_its_formula_and_its_gradient_is_minus_the_gap(s: float, t: float) -> None:
+    current = tensor(s, gradient=True)
+    values = loss("distillation", type="opsd").token_loss(TokenStreams(current, tensor(0.0), teacher=tensor(t)))
+    assert float(values.detach()) == pytest.approx(-(t - s) * s, rel=1e-12, abs=1e-12)
+    assert gradient_of(values, current) == pytest.approx([-(t - s)], rel=1e-12, abs=1e-12)
+
+
+def test_opsds_gradient_is_that_of_the_reverse_kl_over_the_policys_own_samples() -> None:
+    logits = torch.tensor([0.3, -0.2, 0.9], dtype=torch.float64, requires_grad=True)
+    teacher = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()
+    student = logits.log_softmax(0)
+    exact = (student.exp() * (student - teacher)).sum()
+    (wanted,) = torch.autograd.grad(exact, logits, retain_graph=True)
+    values = loss("distillation", type="opsd").token_loss(TokenStreams(student, student.detach(), teacher=teacher))
+    (found,) = torch.autograd.grad((student.detach().exp() * values).sum(), logits)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_opsds_limit_cuts_the_gap_on_both_sides() -> None:
+    piece = loss("distillation", type="opsd", gap_limit=2.0)
+    for teacher, gradient in ((-1.0, -2.0), (-4.0, -1.0), (-9.0, 2.0)):
+        current = tensor(-5.0, gradient=True)
+        streams = TokenStreams(current, tensor(-5.0), teacher=tensor(teacher))
+        assert gradient_of(piece.token_loss(streams), current) == [gradient]
+        assert float(piece.diagnostics(streams)["gap"]) == -gradient
+
+
+@given(logprob, logprob, st.floats(0, 8))
+def test_sdar_is_its_formula_and_its_gradient_is_minus_the_gate(s: float, t: float, slope: float) -> None:
+    current = tensor(s, gradient=True)
+    piece = loss("distillation", type="sdar", gate_slope=slope)
+    streams = TokenStreams(current, tensor(0.0), teacher=tensor(t))
+    gate = 1 / (1 + math.exp(-min(700.0, max(-700.0, slope * (t - s)))))
+    values = piece.token_loss(streams)
+    assert float(values.detach()) == pytest.approx(gate * (t - s), rel=1e-12, abs=1e-12)
+    assert gradient_of(values, current) == pytest.approx([-gate], rel=1e-12, abs=1e-12)
+    assert float(piece.diagnostics(streams)["gate"]) == pytest.approx(gate, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["opsd", "sdar", "sampled_gap"])
+def test_every_distillation_gradient_depends_on_the_teacher(kind: str) -> None:
+    found = []
+    for teacher in (-1.0, -2.0, -3.0):
+        current = tensor(-2.0, gradient=True)
+        streams = TokenStreams(current, tensor(-2.0), teacher=tensor(teacher))
+        found += gradient_of(loss("distillation", type=kind).token_loss(streams), current)
+    assert found[0] < found[1] < found[2], "likelier to the teacher, likelier made"
+
+
+def test_with_a_slope_of_zero_sdars_gradient_does_not_depend_on_the_teacher_at_all() -> None:
+    for teacher in (-0.1, -2.0, -30.0):
+        current = tensor(-2.0, gradient=True)
+        streams = TokenStreams(current, tensor(-2.0), teacher=tensor(teacher))
+        assert gradient_of(loss("distillation", type="sdar", gate_slope=0.0).token_loss(streams), current) == [-0.5]
+
+
+def shaped(weight: float, **settings: Any) -> Shaped:
+    return Shaped(loss("policy_loss", type="clipped_surrogate", **settings), weight)
+
+
+@given(st.floats(-3, 3), st.floats(-2, 2), st.floats(-30, 30))
+def test_a_shaped_advantage_is_the_advantage_plus_the_weighted_gap(a: float, log_ratio: float, gap: float) -> None:
+    current = tensor(-5.0 + log_ratio, gradient=True)
+    streams = TokenStreams(current, tensor(-5.0), advantage=tensor(a), gap=tensor(gap))
+    values = shaped(0.05).token_loss(streams)
+    assert float(values.detach()) == pytest.approx(surrogate(math.exp(log_ratio), a + 0.05 * gap), rel=1e-9, abs=1e-12)
+
+
+def test_where_the_gap_is_not_finite_the_token_keeps_its_advantage() -> None:
+    current = tensor(-5.0, -5.0, -5.0, gradient=True)
+    gap = tensor(2.0, math.nan, -math.inf)
+    streams = TokenStreams(current, tensor(-5.0, -5.0, -5.0), advantage=tensor(1.0, 1.0, 1.0), gap=gap)
+    piece = shaped(0.25)
+    assert gradient_of(piece.token_loss(streams), current) == [-1.5, -1.0, -1.0]
+    found = piece.diagnostics(streams)
+    assert found["corrected_share"].tolist() == [1.0, 0.0, 0.0]
+    assert found["absolute_gap"].tolist() == [2.0] and found["correction_share"].tolist() == [0.5 / 1.5]
+
+
+def test_a_shaped_loss_gives_the_teacher_no_gradient() -> None:
+    gap = tensor(2.0, gradient=True)
+    current = tensor(-5.0, gradient=True)
+    shaped(0.25).token_loss(TokenStreams(current, tensor(-5.0), advantage=tensor(0.0), gap=gap)).sum().backward()
+    assert gap.grad is None and current.grad is not None and float(current.grad) == -0.5
 
 
 def surrogate(ratio: float, a: float, low: float = 0.2, high: float = 0.2, dual: float | None = 3.0) -> float:
@@ -135,7 +223,8 @@ def test_k1_and_k3_are_unbiased_over_the_policys_own_samples_and_k3_is_never_neg
 @pytest.mark.parametrize("sampled", [-1e4, -200.0, -1.0])
 def test_extreme_ratios_leave_losses_and_gradients_finite_in_fp32(far: float, sampled: float) -> None:
     pieces = {
-        "sampled_gap": loss("distillation", type="sampled_gap").token_loss,
+        **{name: loss("distillation", type=name).token_loss for name in ("sampled_gap", "opsd", "sdar")},
+        "shaped": shaped(0.01).token_loss,
         "clipped": loss("policy_loss", type="clipped_surrogate").token_loss,
         "unclipped": loss("policy_loss", type="clipped_surrogate", dual_clip=None).token_loss,
         "corrected": loss("policy_loss", type="clipped_surrogate", truncated_importance=2.0).token_loss,
@@ -150,6 +239,7 @@ def test_extreme_ratios_leave_losses_and_gradients_finite_in_fp32(far: float, sa
                 teacher=torch.tensor([far, -1.0]),
                 reference=torch.tensor([far, -1.0]),
                 advantage=torch.tensor([advantage, advantage]),
+                gap=torch.tensor([far, math.nan]),
             )
             values = token_loss(streams)
             values.sum().backward()

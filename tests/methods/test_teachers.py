@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from method_examples import group, rollout, tags_of, vocabulary
 
 from rised.methods.base import PromptGroup, Teacher
 from rised.methods.registry import build, piece_settings
-from rised.records.types import TagState
+from rised.records.types import TagState, Turn
 from rised.rubrics.vocabulary import Polarity
 from rised.rubrics.windows import TagWindow
 
@@ -110,3 +111,34 @@ def test_all_rubrics_teaches_with_negatives_alone_and_never_lists_a_violated_pos
 
 def test_no_teacher_never_speaks() -> None:
     assert teacher("none").contexts(group("g", states={POSITIVE[0]: SHOWS}), window(), "compact") == [None, None]
+
+
+def attempts(*outcomes: tuple[float | None, int]) -> PromptGroup:
+    """Rollouts of so many turns, each with the given reward; action i of rollout r reads `act r.i`."""
+    rollouts = []
+    for r, (reward, count) in enumerate(outcomes):
+        turns = tuple(Turn(f"see {r}.{i}", f"ACT {r}.{i}", f"act {r}.{i}", True, 2, 3, False) for i in range(count))
+        rollouts.append(dataclasses.replace(rollout(f"g/{r}", reward=reward), turns=turns, rollout_index=r))
+    return PromptGroup("g", "alfworld", tuple(rollouts))
+
+
+def test_each_rollout_is_told_the_shortest_success_of_another() -> None:
+    shown = attempts((0.0, 1), (1.0, 3), (1.0, 2), (None, 1))
+    texts = [c and c.text for c in teacher("sibling_success").contexts(shown, window(), "compact")]
+    second, third = "example: act 1.0; act 1.1; act 1.2", "example: act 2.0; act 2.1"
+    assert texts == [third, third, second, third]
+
+
+def test_the_only_success_is_not_told_its_own_and_without_one_nobody_is_taught() -> None:
+    one = attempts((0.0, 1), (1.0, 2))
+    assert [c is None for c in teacher("sibling_success").contexts(one, window(), "full")] == [False, True]
+    none = attempts((0.0, 1), (None, 2))
+    assert teacher("sibling_success").contexts(none, window(), "full") == [None, None]
+
+
+def test_the_full_style_tells_observations_and_a_long_attempt_its_last_actions_alone() -> None:
+    shown = attempts((0.0, 1), (1.0, 2))
+    (context, _) = teacher("sibling_success").contexts(shown, window(), "full")
+    assert context is not None and context.text.endswith("Observation: see 1.1\nAction: act 1.1")
+    (context, _) = teacher("sibling_success", max_characters=10).contexts(shown, window(), "full")
+    assert context is not None and context.text == "example: act 1.1"

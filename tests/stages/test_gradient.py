@@ -10,12 +10,17 @@ from stage_commands import Command, SingleSource, assert_refused, in_process
 
 import stages.gradient
 from rised.config import ConfigError
+from rised.config.overlays import compose
+from rised.config.source import plain_value
 from rised.learner.settings import GradientSettings
+from rised.methods.composition import Method
+from rised.methods.settings import MethodSettings
 from rised.records.digest import reproducible_digest
 from rised.records.schemas import from_table
 from rised.records.shards import RunReader
 from rised.records.types import Gradient
-from stages.gradient import chosen_tasks, gradient_plans, measure_gradients, source_environment
+from rised.rubrics.vocabulary import load_vocabulary
+from stages.gradient import chosen_tasks, gradient_plans, measure_gradients, policy_term, source_environment
 from stages.parts import Part, part_of_array
 from stages.setup import load_run, read_tasks
 
@@ -163,3 +168,11 @@ def test_a_part_is_what_the_launcher_says() -> None:
     assert part_of_array({}) is None
     assert part_of_array({"STAGE_PART": "2", "STAGE_PARTS": "5"}) == Part(2, 5)
     assert sorted(step for index in range(4) for step in Part(index, 4).share(range(10))) == list(range(10))
+
+
+@pytest.mark.parametrize(("name", "reason"), [("opsd", "has weight 0"), ("orsd", "follows from a teacher")])
+def test_a_policy_gradient_that_is_none_or_a_teachers_is_refused(name: str, reason: str) -> None:
+    document = plain_value(compose([Path("configs/methods") / f"{name}.yaml"]))["method"]
+    method = Method.from_settings(MethodSettings.model_validate(document), load_vocabulary())
+    with pytest.raises(ConfigError, match=f"method '{name}' cannot be measured: its policy gradient {reason}"):
+        policy_term(method)

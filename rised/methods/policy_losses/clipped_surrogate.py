@@ -32,9 +32,10 @@ class ClippedSurrogate(TokenTerm):
     """
 
     class Settings(PieceSettings):
-        """Clip and reduction."""
+        """Weight, clip and reduction."""
 
         type: Literal["clipped_surrogate"] = strict(description="PPO's clipped surrogate.")
+        coefficient: float = strict(1.0, ge=0.0, description="Weight of the loss; 0: no policy gradient (OPSD).")
         clip_low: float = strict(0.2, gt=0.0, lt=1.0, description="ρ is clipped below at 1 − clip_low.")
         clip_high: float = strict(0.2, gt=0.0, description="ρ is clipped above at 1 + clip_high (DAPO: 0.28).")
         dual_clip: float | None = strict(
@@ -47,11 +48,16 @@ class ClippedSurrogate(TokenTerm):
         )
         reduction: Reduction = strict(Reduction.TOKEN_MEAN, description="From token losses to one number.")
         constant_length: int | None = strict(None, ge=1, description="L of the reduction constant_length, in tokens.")
+        micro_batch_sequences: int | None = strict(
+            None, ge=1, description="Sequences in a part of the reduction micro_batch_token_mean."
+        )
 
         @model_validator(mode="after")
         def _length_with_its_reduction(self) -> Self:
             if (self.reduction is Reduction.CONSTANT_LENGTH) != (self.constant_length is not None):
                 raise ValueError("constant_length must be given exactly when reduction is constant_length")
+            if (self.reduction is Reduction.MICRO_BATCH_TOKEN_MEAN) != (self.micro_batch_sequences is not None):
+                raise ValueError("micro_batch_sequences must be given exactly when reduction is micro_batch_token_mean")
             return self
 
     def token_loss(self, streams: TokenStreams) -> Tensor:

@@ -1,0 +1,1 @@
+"""Who writes the rubric bundles of a prompt group: one writer per file."""

@@ -1,0 +1,44 @@
+"""OPSD's loss on the sampled tokens (METHODS §5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from rised.config.settings import strict
+from rised.methods.base import PieceSettings, TokenTerm
+from rised.methods.errors import MethodError
+from rised.methods.registry import piece
+from rised.methods.streams import TokenStreams
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@piece("distillation", "opsd")
+class OPSD(TokenTerm):
+    """L_t = − sg(T − S) · S: the sampled form of on-policy self-distillation (arXiv 2601.18734).
+
+    Over the policy's own samples its gradient is, in expectation, that of KL(student ‖ teacher). Neither ratio nor
+    limit; ``gap_limit`` adds one. The paper's other form, a divergence over the whole vocabulary, is not here.
+    """
+
+    class Settings(PieceSettings):
+        """Weight and limit."""
+
+        type: Literal["opsd"] = strict(description="Sampled reverse KL to the teacher.")
+        coefficient: float = strict(1.0, ge=0.0, description="Weight of the loss.")
+        gap_limit: float | None = strict(None, gt=0.0, description="Limit of |T − S|, in nats; null: none.")
+
+    def token_loss(self, streams: TokenStreams) -> Tensor:
+        return -self._gap(streams) * streams.current
+
+    def diagnostics(self, streams: TokenStreams) -> dict[str, Tensor]:
+        """``gap``: T − S in nats, as it enters the loss."""
+        return {"gap": self._gap(streams)}
+
+    def _gap(self, streams: TokenStreams) -> Tensor:
+        if streams.teacher is None:
+            raise MethodError("opsd needs the teacher's log-probabilities: the term must declare Need.TEACHER")
+        gap = streams.teacher - streams.current.detach()
+        limit = self.settings.gap_limit
+        return gap if limit is None else gap.clamp(-limit, limit)

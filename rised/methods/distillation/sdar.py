@@ -1,0 +1,44 @@
+"""SDAR's gated distillation loss (METHODS §5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from rised.config.settings import strict
+from rised.methods.base import PieceSettings, TokenTerm
+from rised.methods.errors import MethodError
+from rised.methods.registry import piece
+from rised.methods.streams import TokenStreams
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@piece("distillation", "sdar")
+class SDAR(TokenTerm):
+    """L_t = g · (T − S), g = sg σ(β (T − S)) (arXiv 2605.15155).
+
+    The gradient is −g · ∇S: every sampled token is made likelier, most where the teacher finds it likelier than the
+    student. The teacher acts through the gate alone; with β = 0 it does not act at all.
+    """
+
+    class Settings(PieceSettings):
+        """Weight and gate."""
+
+        type: Literal["sdar"] = strict(description="Sampled tokens, gated by the teacher's gap.")
+        coefficient: float = strict(0.01, ge=0.0, description="Weight of the loss (SDAR: 0.01).")
+        gate_slope: float = strict(5.0, ge=0.0, description="β of the gate, per nat (SDAR: 5).")
+
+    def token_loss(self, streams: TokenStreams) -> Tensor:
+        if streams.teacher is None:
+            raise MethodError("sdar needs the teacher's log-probabilities: the term must declare Need.TEACHER")
+        return self._gate(streams) * (streams.teacher - streams.current)
+
+    def diagnostics(self, streams: TokenStreams) -> dict[str, Tensor]:
+        """``gap``: T − S in nats; ``gate``: g, between 0 and 1."""
+        assert streams.teacher is not None
+        return {"gap": streams.teacher - streams.current.detach(), "gate": self._gate(streams)}
+
+    def _gate(self, streams: TokenStreams) -> Tensor:
+        assert streams.teacher is not None
+        return (self.settings.gate_slope * (streams.teacher - streams.current.detach())).sigmoid()
