@@ -8,12 +8,13 @@ from rised.config.settings import Settings, operational, strict
 
 
 class LearnerSettings(Settings):
-    """Optimiser, precision and batching.
+    """Optimiser, precision and batching; by itself the learner in plain torch, whose ranks hold all of everything.
 
-    ``micro_batch_tokens`` and ``threads`` shape no formula, but they order floating-point sums: another value gives
-    other last bits, so a resumed run must keep them.
+    ``micro_batch_tokens``, ``layout``, ``logits_chunk_tokens`` and ``threads`` shape no formula, but they order
+    floating-point sums: another value gives other last bits, so a resumed run must keep them.
     """
 
+    type: Literal["torch"] = strict("torch", description="Every process holds all weights and the whole optimiser.")
     learning_rate: float = strict(1e-6, gt=0.0, description="Learning rate after the warm-up; constant from then on.")
     warmup_updates: int = strict(0, ge=0, description="Updates over which the learning rate rises linearly.")
     betas: tuple[float, float] = strict((0.9, 0.999), description="AdamW's decay rates of the two moments.")
@@ -26,7 +27,20 @@ class LearnerSettings(Settings):
         "several times slower than float32 on a CPU without bfloat16 instructions.",
     )
     micro_batch_tokens: int = strict(
-        8192, ge=1, description="Tokens of one forward and backward pass, padding included."
+        8192,
+        ge=1,
+        description="Tokens of one forward and backward pass, padding included; a longer sequence passes alone.",
+    )
+    layout: Literal["padded", "packed"] = strict(
+        "padded",
+        description="How sequences share a pass: in rows padded to the longest, or one after the other in one row. "
+        "Packed sequences do not see each other.",
+    )
+    logits_chunk_tokens: int = strict(
+        1024, ge=1, description="Tokens whose logits (a vocabulary each) stand in memory at once, computed twice."
+    )
+    activation_checkpointing: bool = operational(
+        False, description="Keep each layer's input only and compute the rest again in the backward pass."
     )
     threads: int | None = strict(None, ge=1, description="Torch's intra-op threads; null: leave torch's own choice.")
     gradient_share_every: int = operational(
