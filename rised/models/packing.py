@@ -8,7 +8,7 @@ nothing is there to be masked. :func:`check_packing` finds models that mix token
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -58,15 +58,22 @@ def segments_attention(
 AttentionInterface.register(NAME, segments_attention)
 
 
-@contextmanager
-def segments_attention_in(model: PreTrainedModel) -> Iterator[None]:
-    """Use :func:`segments_attention` in ``model`` for a while; transformers then makes no mask of its own."""
-    before = model.config._attn_implementation
-    model.config._attn_implementation = NAME
-    try:
-        yield
-    finally:
-        model.config._attn_implementation = before
+class segments_attention_in:
+    """Use :func:`segments_attention` in ``model`` for a while; transformers then makes no mask of its own.
+
+    A context manager that may be entered again and again: a layer is recomputed for every gradient that is asked for.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._before: list[str | None] = []
+
+    def __enter__(self) -> None:
+        self._before.append(self._model.config._attn_implementation)
+        self._model.config._attn_implementation = NAME
+
+    def __exit__(self, *_: object) -> None:
+        self._model.config._attn_implementation = self._before.pop()
 
 
 @contextmanager
@@ -79,7 +86,7 @@ def recomputed_layers(model: PreTrainedModel, packed: bool) -> Iterator[None]:
 
     def contexts() -> tuple[Any, Any]:
         # the second one stands around the recomputation, long after the block that set the attention has ended
-        return _nothing(), segments_attention_in(model) if packed else _nothing()
+        return nullcontext(), segments_attention_in(model) if packed else nullcontext()
 
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
@@ -97,11 +104,6 @@ def recomputed_layers(model: PreTrainedModel, packed: bool) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.gradient_checkpointing, layer.training = False, False
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 @torch.no_grad()
