@@ -15,7 +15,7 @@ from pydantic import model_validator
 
 from rised.config import Settings, operational, strict
 from rised.environments.mix import EnvironmentMix, PanelSettings
-from rised.learner.settings import GradientSettings, LearnerSettings
+from rised.learner.settings import AnyLearnerSettings, GradientSettings
 from rised.methods.settings import MethodSettings
 from rised.models.settings import ModelSettings
 from rised.outputs import AnalysisSettings
@@ -64,7 +64,7 @@ class RunSettings(Settings):
     model: ModelSettings = strict(description="The policy to start from.")
     rollout: RolloutSettings = strict(description="Sampling, limits of episodes, worker processes.")
     rollouts_per_group: int = strict(8, gt=1, description="Rollouts per prompt group (G).")
-    learner: LearnerSettings = strict(description="Optimiser and passes.")
+    learner: AnyLearnerSettings = strict(description="Optimiser and passes, and who runs them.")
     updates: int = operational(gt=0, description="Policy updates of a run; a finished run goes on when there are more.")
     validation: ValidationSettings = strict(ValidationSettings(), description="Evaluation during training.")
     placement: PlacementSettings = operational(PlacementSettings(), description="Who does what in a job of nodes.")

@@ -92,7 +92,7 @@ class Trainer:
 
     def write_state(self, step: Step) -> None:
         """Everything that the next step depends on."""
-        self.workers.learner.save_state(step.folder())
+        self.workers.save_state(step.folder())
         step.add_files()
         state = {
             "method": self.method.state(),
@@ -155,7 +155,7 @@ class Trainer:
             self.write_state(step)
             exported = number == config.updates or (config.export_every and number % config.export_every == 0)
             if exported:
-                self.workers.learner.export_hf(step.folder(checkpoint=True), self.workers.policy.tokenizer)
+                self.workers.export(step.folder(checkpoint=True))
                 step.add_files(checkpoint=True)
             step.write("metrics", to_table(metrics, "metrics"))
             timings = _timings(number, parts, batch.timings, self.workers.ranks.layout.size)

@@ -9,7 +9,7 @@ for the same update is in ``deepspeed``. The state to resume from is in ``state`
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ class Learner:
 
     def _open(self) -> None:
         """Make the optimiser."""
-        self.optimizer = torch.optim.AdamW(
+        self.optimizer: Any = torch.optim.AdamW(
             self.model.parameters(),
             lr=self.settings.learning_rate,
             betas=self.settings.betas,
@@ -132,7 +132,7 @@ class Learner:
             loss = self._actor_loss(sequences, batch, terms, plan, tally) if batch else self.empty_loss()
             self._backward(loss, last=number == rounds - 1)
         self._add_up_gradients(idle=not batches)
-        tally.add_up(self.ranks, list(self.model.parameters()))
+        tally.add_up(self.ranks, self._parameters())
         learning_rate = self._step(tally) if plan.trained else None
         self._refuse_different_weights()
         self.updates += 1
@@ -165,7 +165,7 @@ class Learner:
     def _add_up_gradients(self, *, idle: bool) -> None:
         """Make it the gradient of all ranks. ``idle``: this one had no sequence."""
         if idle or self.ranks.count > 1:
-            gradients = [_gradient(parameter) for parameter in self.model.parameters()]
+            gradients = [_gradient(parameter) for parameter in self._parameters()]
             self.ranks.add_up(gradients)
 
     def _take_step(self, learning_rate: float) -> Tensor:
@@ -241,21 +241,37 @@ class Learner:
         tally: Tally,
     ) -> Tensor:
         """The sum of the terms over one micro-batch, coefficients and token weights included."""
-        values = scored(self.scorer, [sequences[b] for b in batch], self.settings, self.temperature, self.device)
-        current = dict(zip(batch, values, strict=True))
+        current = self._current(self.scorer, sequences, batch)
         for b in batch:
             tally.add_tokens(current[b], _tensor(sequences[b].sampled_logprobs, current[b]))
         losses: dict[str, Tensor] = {}
-        for term in terms:
-            members = [b for b in batch if plan.weights[term.name][b] > 0]
-            if not members:
-                continue
-            streams = _streams(term, sequences, members, current, plan)
-            weights = torch.cat([torch.full_like(current[b], float(plan.weights[term.name][b])) for b in members])
-            losses[term.name] = (weights * term.token_loss(streams)).sum()
-            tally.add_term(term, losses[term.name], streams)
-        tally.add_gradients(losses, list(self.model.parameters()))
+        for term, loss, streams in _term_losses(sequences, batch, current, terms, plan):
+            losses[term.name] = loss
+            tally.add_term(term, loss, streams)
+        if self._measures_shares():
+            tally.add_gradients(self._losses_for_shares(losses, sequences, batch, terms, plan), self._parameters())
         return torch.stack(list(losses.values())).sum()
+
+    def _current(
+        self, scorer: Scorer, sequences: Sequence[TrainingSequence], batch: Sequence[int]
+    ) -> dict[int, Tensor]:
+        """Log-probabilities under the policy, with gradient, by index."""
+        values = scored(scorer, [sequences[b] for b in batch], self.settings, self.temperature, self.device)
+        return dict(zip(batch, values, strict=True))
+
+    def _losses_for_shares(
+        self,
+        losses: dict[str, Tensor],
+        sequences: Sequence[TrainingSequence],
+        batch: Sequence[int],
+        terms: Sequence[LossTerm],
+        plan: _Plan,
+    ) -> dict[str, Tensor]:
+        """The terms' losses with a graph from which each one's own gradient may be taken."""
+        return losses
+
+    def _parameters(self) -> list[torch.nn.Parameter]:
+        return list(self.model.parameters())
 
     def _step(self, tally: Tally) -> float:
         taken = self.updates - self.empty_updates
@@ -284,18 +300,47 @@ class Learner:
         every = self.settings.gradient_share_every
         return every > 0 and self.updates % every == 0
 
+    def weights_into(self, model: PreTrainedModel) -> None:
+        """Copy the weights into ``model`` (same architecture), unless it is the learner's own. All ranks call it."""
+        if model is not self.model:
+            with torch.no_grad():
+                targets = dict(model.named_parameters())
+                for name, value in self.model.named_parameters():
+                    targets[name].copy_(value)
+
     def save_state(self, folder: Path) -> None:
-        """Write weights, optimiser and counters into ``folder``, to resume byte for byte."""
-        state.save(folder, self.model, self.optimizer, {"updates": self.updates, "empty_updates": self.empty_updates})
+        """Write weights, optimiser and counters into ``folder``, to resume byte for byte. All ranks call it."""
+        if self.ranks.index == 0:
+            state.save(folder, self.model, self.optimizer, self._counters())
 
     def load_state(self, folder: Path) -> None:
         """Take over what :meth:`save_state` wrote. Raises LearnerError if it does not fit this model."""
         counters: dict[str, Any] = state.load(folder, self.model, self.optimizer)
         self.updates, self.empty_updates = counters["updates"], counters["empty_updates"]
 
+    def _counters(self) -> dict[str, int]:
+        return {"updates": self.updates, "empty_updates": self.empty_updates}
+
     def export_hf(self, folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Write a Hugging Face directory that any engine can load."""
-        state.export_hf(folder, self.model, tokenizer)
+        """Write a Hugging Face directory that any engine can load. All ranks call it."""
+        if self.ranks.index == 0:
+            state.export_hf(folder, self.model, tokenizer)
+
+
+def _term_losses(
+    sequences: Sequence[TrainingSequence],
+    batch: Sequence[int],
+    current: dict[int, Tensor],
+    terms: Sequence[LossTerm],
+    plan: _Plan,
+) -> Iterator[tuple[LossTerm, Tensor, TokenStreams]]:
+    """Each term that applies to a sequence of the micro-batch, its loss there, and the streams it is made of."""
+    for term in terms:
+        members = [b for b in batch if plan.weights[term.name][b] > 0]
+        if members:
+            streams = _streams(term, sequences, members, current, plan)
+            weights = torch.cat([torch.full_like(current[b], float(plan.weights[term.name][b])) for b in members])
+            yield term, (weights * term.token_loss(streams)).sum(), streams
 
 
 def _gradient(parameter: torch.nn.Parameter) -> Tensor:

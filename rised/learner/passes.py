@@ -67,6 +67,7 @@ def scored_without_gradient(
     lengths = [len(s.token_ids) + (len(_prefix(s)) if with_prefix else 0) for s in sequences]
     results: list[Tensor | None] = [None] * len(sequences)
     batches = plan_micro_batches(lengths, settings.micro_batch_tokens, settings.layout)
+    idle = rounds(len(batches)) - len(batches)
     with torch.no_grad():
         for batch in batches:
             values = scored(
@@ -74,7 +75,7 @@ def scored_without_gradient(
             )
             for b, value in zip(batch, values, strict=True):
                 results[b] = value
-        for _ in range(rounds(len(batches)) - len(batches)):
+        for _ in range(idle):
             scored(scorer, [NOTHING], settings, temperature, device)
     return [value for value in results if value is not None]
 

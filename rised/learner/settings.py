@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Tag, model_validator
 
 from rised.config.settings import Settings, operational, strict
 
@@ -48,6 +51,55 @@ class LearnerSettings(Settings):
         ge=0,
         description="Measure each term's gradient norm every so many updates (a backward pass each); 0: never.",
     )
+
+
+class DeepSpeedLearnerSettings(LearnerSettings):
+    """The same learner on DeepSpeed: ZeRO shards optimiser, gradients and weights over the ranks.
+
+    Loss and gradient are those of the plain learner at every stage. What is saved is too: a run may go on with another
+    stage, another number of ranks, or in plain torch.
+    """
+
+    type: Literal["deepspeed"] = strict(  # type: ignore[assignment]
+        description="DeepSpeed: optimiser, gradients and weights may be sharded over the processes."
+    )
+    zero_stage: Literal[0, 1, 2, 3] = strict(
+        2, description="What is sharded: 0 nothing, 1 the optimiser, 2 also the gradients, 3 also the weights."
+    )
+    weights: Literal["float32", "bfloat16"] = strict(
+        "float32",
+        description="Precision of the weights in the passes; with bfloat16 the optimiser holds the float32 weights.",
+    )
+    offload_optimizer: bool = strict(False, description="Keep the optimiser in host memory and step on the CPU.")
+    reference: Literal["resident", "offloaded", "sharded"] = operational(
+        "resident",
+        description="The reference model: on every device, in host memory between its passes, or sharded by ZeRO 3.",
+    )
+
+    @model_validator(mode="after")
+    def _stages_allow_it(self) -> DeepSpeedLearnerSettings:
+        if self.weights == "bfloat16" and self.zero_stage == 0:
+            raise ValueError(
+                "weights in bfloat16 need a sharded optimiser, which holds them in float32: zero_stage >= 1"
+            )
+        if self.offload_optimizer and self.zero_stage == 0:
+            raise ValueError("offload_optimizer needs a sharded optimiser: zero_stage >= 1")
+        if self.zero_stage == 3 and self.gradient_share_every > 0:
+            raise ValueError(
+                "with sharded weights the gradient of one term cannot be taken apart: gradient_share_every: 0"
+            )
+        return self
+
+
+def _type_of(value: Any) -> Any:
+    return value.get("type", "torch") if isinstance(value, Mapping) else getattr(value, "type", None)
+
+
+AnyLearnerSettings = Annotated[
+    Annotated[LearnerSettings, Tag("torch")] | Annotated[DeepSpeedLearnerSettings, Tag("deepspeed")],
+    Discriminator(_type_of),
+]
+"""The learners that a configuration may name by ``type``; without it the one in plain torch."""
 
 
 class GradientSettings(Settings):
