@@ -263,7 +263,7 @@ def train(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path)
 
 def drive(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path, ranks: Ranks, method: Method) -> None:
     """The first process's part: decide, record, and lead the others."""
-    with RunDirectory(out) as run:
+    with RunDirectory(out, config.keep_states, config.keep_exports) as run:
         if run.last_committed() is None:
             (out / HEADER).unlink(missing_ok=True)  # of a start that came to nothing: no result depends on it
         else:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import torch
 
 from rised.experiment import RunConfig, RunSettings
-from rised.learner.backends import make_learner, trains_in_place
+from rised.learner.backends import make_learner
 from rised.learner.learner import Learner
 from rised.learner.types import TrainingSequence, UpdateReport
 from rised.methods.streams import LossTerm
@@ -67,7 +67,7 @@ class WorkerGroup:
     def _make_learner(self, config: RunConfig) -> Learner:
         reference = load_policy(config.model)[0] if config.method.kl.coefficient > 0 else None
         # a learner that shards or rounds its weights gets a model of its own; the engine plays with a whole copy
-        model = self.policy.model if trains_in_place(config.learner) else load_policy(config.model)[0]
+        model = self.policy.model if config.learner.trains_in_place else load_policy(config.model)[0]
         return make_learner(
             model,
             reference,

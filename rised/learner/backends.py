@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from rised.learner.errors import LearnerError
 from rised.learner.learner import Learner
 from rised.learner.ranks import ALONE, LearnerRanks
-from rised.learner.settings import DeepSpeedLearnerSettings, LearnerSettings
+from rised.learner.settings import LearnerSettings
 
 
 def _torch() -> type[Learner]:
@@ -41,10 +41,3 @@ def make_learner(
 ) -> Learner:
     """The learner that ``settings.type`` names. LearnerError if its packages are missing."""
     return BACKENDS[settings.type]()(model, reference_model, settings, temperature=temperature, ranks=ranks)
-
-
-def trains_in_place(settings: LearnerSettings) -> bool:
-    """Whether the model given to the learner stays whole and in float32, so that others may play with it."""
-    return not isinstance(settings, DeepSpeedLearnerSettings) or (
-        settings.zero_stage < 3 and settings.weights == "float32"
-    )

@@ -52,6 +52,11 @@ class LearnerSettings(Settings):
         description="Measure each term's gradient norm every so many updates (a backward pass each); 0: never.",
     )
 
+    @property
+    def trains_in_place(self) -> bool:
+        """Whether the model given to the learner stays whole and in float32, so that others may play with it."""
+        return True
+
 
 class DeepSpeedLearnerSettings(LearnerSettings):
     """The same learner on DeepSpeed: ZeRO shards optimiser, gradients and weights over the ranks.
@@ -75,6 +80,10 @@ class DeepSpeedLearnerSettings(LearnerSettings):
         "resident",
         description="The reference model: on every device, in host memory between its passes, or sharded by ZeRO 3.",
     )
+
+    @property
+    def trains_in_place(self) -> bool:
+        return self.zero_stage < 3 and self.weights == "float32"
 
     @model_validator(mode="after")
     def _stages_allow_it(self) -> DeepSpeedLearnerSettings:
