@@ -1,8 +1,8 @@
 """What packing saves: the same update on padded and on packed sequences, alternated.
 
-Takes the rollouts of one step of a stored run, gives every other one the advantage 1 and the rest -1, and trains on
-them with one term (no reference, no teacher). Prints seconds of an update, tokens passed with padding, and the ratio of
-each pair of updates; writes the pairs as Parquet if asked.
+Takes the lengths of one step's rollouts from a stored run (a compacted one will do), fills them with random tokens, of
+which a third counts as the policy's, and trains on them with one term (no reference, no teacher). Prints seconds of an
+update, tokens passed with padding, and the ratio of each pair of updates; writes the pairs as Parquet if asked.
 
     python -m benchmarks.packing --run data/sample_results/laptop_grid/rised/seed-0 --model data/nano_policy
 """
@@ -27,29 +27,22 @@ from rised.methods.registry import build, piece_settings
 from rised.models.loading import load_policy
 from rised.models.scoring import Layout, padded_length, plan_micro_batches
 from rised.models.settings import ModelSettings
-from rised.records.schemas import from_table
 from rised.records.shards import RunReader
-from rised.records.types import Rollout
 
 LAYOUTS: tuple[Layout, ...] = ("padded", "packed")
 
 
-def sequences_of(rollouts: Sequence[Rollout]) -> list[TrainingSequence]:
-    """The stored tokens with made-up advantages."""
-    return [
-        TrainingSequence(
-            group_id=rollout.group_id,
-            rollout_id=rollout.rollout_id,
-            environment=rollout.environment,
-            token_ids=tuple(rollout.token_ids),
-            policy_mask=tuple(rollout.policy_mask),
-            sampled_logprobs=np.asarray(rollout.logprobs),
-            advantages=np.full(len(rollout.logprobs), 1.0 if place % 2 else -1.0),
-            teacher_prefix_ids=None,
-        )
-        for place, rollout in enumerate(rollouts)
-        if rollout.logprobs
-    ]
+def sequences_of(lengths: Sequence[int], vocabulary: int) -> list[TrainingSequence]:
+    """Random sequences, the advantages 1 and -1 in turn."""
+    rng = np.random.default_rng(0)
+    found = []
+    for place, length in enumerate(lengths):
+        mask = tuple(token % 3 == 2 for token in range(length))
+        count = sum(mask)
+        ids = tuple(int(token) for token in rng.integers(vocabulary, size=length))
+        advantages = np.full(count, 1.0 if place % 2 else -1.0)
+        found.append(TrainingSequence("", str(place), "", ids, mask, np.full(count, -1.0), advantages, None))
+    return found
 
 
 def passed_tokens(lengths: Sequence[int], budget: int, layout: Layout) -> int:
@@ -70,16 +63,18 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     reader = RunReader(args.run)
-    sequences = sequences_of(from_table(reader.scan("rollouts", steps=[reader.steps()[-1]]), str(args.run)))
-    lengths = [len(sequence.token_ids) for sequence in sequences]
+    lengths = reader.scan("rollouts", ["token_count"], steps=[reader.steps()[-1]])["token_count"].to_pylist()
     policy = build("policy_loss", piece_settings("policy_loss", {"type": "clipped_surrogate"}), vocabulary=None)
     term = LossTerm("rl", 1.0, policy.token_loss, frozenset({Need.ADVANTAGE}))
     learners = {}
+    sequences: list[TrainingSequence] = []
     for layout in LAYOUTS:
         settings = LearnerSettings(
             layout=layout, micro_batch_tokens=args.micro_batch_tokens, gradient_share_every=0, threads=1
         )
-        learners[layout] = Learner(load_policy(ModelSettings(path=args.model))[0], None, settings, temperature=1.0)
+        model = load_policy(ModelSettings(path=args.model))[0]
+        sequences = sequences or sequences_of(lengths, model.config.vocab_size)
+        learners[layout] = Learner(model, None, settings, temperature=1.0)
         learners[layout].update(sequences, [term])  # warms up
     rows = []
     for pair in range(args.pairs):

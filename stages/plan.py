@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.compute as pc
-
 from rised.config import ConfigError
 from rised.experiment import ExperimentConfig, RunConfig
 from rised.learner.footprint import FLOAT32, Part, learner_parts, number_bytes
@@ -212,10 +210,9 @@ def mended(config: RunConfig, shape: ModelShape, cluster: Cluster) -> tuple[list
 
 def episode_tokens(run: Path) -> dict[str, float]:
     """Mean tokens of an episode in a stored run, by environment."""
-    table = RunReader(run).scan("rollouts", columns=["environment", "token_ids"])
-    lengths = table.append_column("length", pc.list_value_length(table["token_ids"])).drop_columns(["token_ids"])
-    means = lengths.group_by("environment").aggregate([("length", "mean")])
-    return dict(zip(means["environment"].to_pylist(), means["length_mean"].to_pylist(), strict=True))
+    table = RunReader(run).scan("rollouts", columns=["environment", "token_count"])
+    means = table.group_by("environment").aggregate([("token_count", "mean")])
+    return dict(zip(means["environment"].to_pylist(), means["token_count_mean"].to_pylist(), strict=True))
 
 
 def token_lines(config: RunConfig, cluster: Cluster, means: Mapping[str, float]) -> Iterator[str]:

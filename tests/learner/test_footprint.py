@@ -156,7 +156,7 @@ def test_the_peak_of_a_real_update_is_the_sum_of_the_counted_parts() -> None:
         "head_dim": 64,
         "tie_word_embeddings": True,
     }
-    narrow = widths | {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 64, "num_hidden_layers": 1}
+    narrow = widths | {"hidden_size": 72, "intermediate_size": 64, "vocab_size": 64, "num_hidden_layers": 1}
     tokens = 2048
     chosen: dict[str, Any] = {
         "layout": "packed",
