@@ -91,7 +91,7 @@ def playing_parts(config: RunConfig, shape: ModelShape, learns_too: bool) -> tup
     return parts, Part("key-value cache", cache, why)
 
 
-PASSING = ("gradients", "gathered weights", "cast weights", "activations", "logits")
+PASSING = ("gradients", "gathered weights", "reduction buffer", "cast weights", "activations", "logits")
 """What a learner holds only while it learns."""
 
 

@@ -19,6 +19,10 @@ MOST_GATHERED = 1_000_000_000
 """Parameters that ZeRO 3 holds gathered at a time (DeepSpeed's default of stage3_max_live_parameters)."""
 
 
+REDUCTION_BUCKET = 500_000_000
+"""Numbers in the buffer through which ZeRO reduces gradients (DeepSpeed's default of reduce_bucket_size)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Bytes that one thing takes on a device while an update runs. ``why``: what they follow from, in few words."""
@@ -51,6 +55,8 @@ def learner_parts(
     if stage == 3:
         gathered = weights * min(count, MOST_GATHERED) if ranks > 1 else 0
         parts.append(Part("gathered weights", gathered, "what ZeRO 3 holds whole at a time"))
+    if stage > 0:
+        parts.append(Part("reduction buffer", weights * REDUCTION_BUCKET, "allocated whole, touched as far as needed"))
     masters = count * FLOAT32 if stage > 0 else 0
     optimiser = (MOMENTS * FLOAT32 * count + masters) // (ranks if stage > 0 else 1)
     offloaded = isinstance(settings, DeepSpeedLearnerSettings) and settings.offload_optimizer

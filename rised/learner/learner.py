@@ -288,7 +288,7 @@ class Learner:
     def _refuse_different_weights(self) -> None:
         if self.ranks.count == 1:
             return
-        bits = [parameter.detach().view(torch.int32).long().sum() for parameter in self.model.parameters()]
+        bits = [_bits(parameter.detach()).long().sum() for parameter in self._parameters()]
         sums = self.ranks.gather(int(torch.stack(bits).sum()))
         if len(set(sums)) > 1:
             raise LearnerError(
@@ -348,6 +348,11 @@ def _gradient(parameter: torch.nn.Parameter) -> Tensor:
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The numbers' bits as integers of their size."""
+    return tensor.view(torch.int32 if tensor.element_size() == 4 else torch.int16)
 
 
 def _tensor(values: np.ndarray, like: Tensor) -> Tensor:
