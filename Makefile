@@ -20,6 +20,7 @@ INSTALL := $(BIN)/python $(PIP_INSTALL)
 
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+export DS_BUILD_OPS ?= 0
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart smoke reproduce test appworld vllm test-vllm slurm-packages browser-packages latex-packages test-slurm lint lock nano_policy clean

@@ -17,7 +17,7 @@ import torch
 from rised.config.loader import load_text
 from rised.experiment import RunConfig
 from rised.learner.learner import Learner
-from rised.learner.passes import scored_without_gradient
+from rised.learner.passes import scored_without_gradient, token_scorer
 from rised.methods.composition import Method
 from rised.models.loading import load_policy
 from rised.models.rendering import ChatRendering
@@ -50,7 +50,9 @@ def main() -> None:
     torch.set_num_threads(config.learner.threads or 1)
     learner.update(sequences, method.loss_terms())  # warms up; the first one also measures each term's gradient share
     started = time.perf_counter()
-    scored_without_gradient(model, sequences, config.learner, config.rollout.temperature)
+    scored_without_gradient(
+        token_scorer(model, config.learner), sequences, config.learner, config.rollout.temperature, model.device
+    )
     forward_s = time.perf_counter() - started
     report = learner.update(sequences, method.loss_terms())
     tokens = sum(len(s.token_ids) for s in sequences)

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 HERE = Path(__file__).resolve().parent
-LOCKED = {"analysis": ["analysis"], "cpu": ["cpu"], "dev": ["cpu", "smollm2", "trackers", "dev"]}
+LOCKED = {"analysis": ["analysis"], "cpu": ["cpu"], "dev": ["cpu", "smollm2", "trackers", "deepspeed", "dev"]}
 
 
 def closure(requirements: list[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from pydantic import model_validator
 
 from rised.config import Settings, operational, strict
 from rised.environments.mix import EnvironmentMix, PanelSettings
-from rised.learner.settings import GradientSettings, LearnerSettings
+from rised.learner.settings import AnyLearnerSettings, GradientSettings
 from rised.methods.settings import MethodSettings
 from rised.models.settings import ModelSettings
 from rised.outputs import AnalysisSettings
@@ -42,6 +42,11 @@ class PlacementSettings(Settings):
         ge=0,
         description="Nodes of a training job that only play episodes; the others then only learn. 0: all do both.",
     )
+    device_memory_gb: float | None = operational(
+        None,
+        gt=0,
+        description="Memory of one GPU, or of one process without; what `stages.plan` holds the need against.",
+    )
 
 
 class RunSettings(Settings):
@@ -64,11 +69,15 @@ class RunSettings(Settings):
     model: ModelSettings = strict(description="The policy to start from.")
     rollout: RolloutSettings = strict(description="Sampling, limits of episodes, worker processes.")
     rollouts_per_group: int = strict(8, gt=1, description="Rollouts per prompt group (G).")
-    learner: LearnerSettings = strict(description="Optimiser and passes.")
+    learner: AnyLearnerSettings = strict(description="Optimiser and passes, and who runs them.")
     updates: int = operational(gt=0, description="Policy updates of a run; a finished run goes on when there are more.")
     validation: ValidationSettings = strict(ValidationSettings(), description="Evaluation during training.")
     placement: PlacementSettings = operational(PlacementSettings(), description="Who does what in a job of nodes.")
     export_every: int = operational(0, ge=0, description="Updates between exported checkpoints; 0: only the last.")
+    keep_exports: int | None = operational(
+        None, ge=1, description="How many exported checkpoints stay, the latest ones; null: all."
+    )
+    keep_states: int = operational(1, ge=1, description="Of how many latest steps the state to resume from stays.")
 
     @model_validator(mode="after")
     def _training_environments_are_of_the_mix(self) -> RunSettings:
@@ -110,6 +119,9 @@ class EstimateSettings(Settings):
 
     step_s: dict[str, float] = operational({}, description="Seconds of an update, by method.")
     validation_s: float = operational(0.0, ge=0, description="Seconds of an evaluation of the whole panel.")
+    episode_tokens: dict[str, float] = operational(
+        {}, description="Mean tokens of an episode, by environment; for the tokens of a step."
+    )
     source: str = operational("", description="Where the figures come from.")
 
 
@@ -170,6 +182,12 @@ class ExperimentConfig(RunSettings):
     )
     estimate: EstimateSettings = operational(EstimateSettings(), description="What a run is expected to take.")
     analysis: AnalysisSettings = operational(AnalysisSettings(), description="What the DAG makes of the runs.")
+
+    @model_validator(mode="after")
+    def _the_gradient_finds_its_checkpoints(self) -> ExperimentConfig:
+        if self.gradient is not None and self.keep_exports is not None:
+            raise ValueError("gradient is measured at every exported checkpoint: leave keep_exports at null")
+        return self
 
 
 def environment_settings(config: RunSettings) -> dict[str, Settings]:

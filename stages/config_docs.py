@@ -55,8 +55,12 @@ def rows(model: type[BaseModel], above: str = "", operational: bool = False) -> 
         nested = list(_nested(field.annotation))
         if not nested:
             yield _row(key, field, free)
-        for place, settings in nested:
-            yield from rows(settings, f"{key}.{place}", free)
+        shown: set[Row] = set()
+        for place, settings in nested:  # kinds of one thing often share keys
+            for row in rows(settings, f"{key}.{place}", free):
+                if row not in shown:
+                    shown.add(row)
+                    yield row
 
 
 def _nested(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:

@@ -40,7 +40,7 @@ def run_header(
         "policy_hash": folder_hash(Path(config.model.path)),
         "rised": rised.__version__,
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES} | _policy_package(config),
+        "packages": {name: version(name) for name in PACKAGES} | _further_packages(config),
     }
 
 
@@ -76,9 +76,11 @@ def code_hash() -> str:
     return digest.hexdigest()
 
 
-def _policy_package(config: RunConfig) -> dict[str, str]:
-    """The package that brings the policy, where it is no folder."""
-    return {} if Path(config.model.path).is_dir() else {config.model.path: version(config.model.path)}
+def _further_packages(config: RunConfig) -> dict[str, str]:
+    """The package that brings the policy, where it is no folder; the learner's engine, where it is not torch alone."""
+    names = [] if Path(config.model.path).is_dir() else [config.model.path]
+    names += ["deepspeed"] if config.learner.type == "deepspeed" else []
+    return {name: version(name) for name in names}
 
 
 def folder_hash(folder: Path) -> str | None:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from rised.config import ConfigError
-from rised.learner.ranks import ALONE, LearnerRanks
+from rised.learner.ranks import ALONE, LearnerRanks, process_backend
 from stages.attempts import PEER_LOST
 
 Value = TypeVar("Value")
@@ -95,7 +95,9 @@ class Ranks:
         if self.layout.size > 1:
             import torch.distributed as distributed
 
-            distributed.init_process_group("gloo", rank=self.rank, world_size=self.layout.size, timeout=LONGEST_WAIT)
+            distributed.init_process_group(
+                process_backend(), rank=self.rank, world_size=self.layout.size, timeout=LONGEST_WAIT
+            )
             group = distributed.new_group(list(self.layout.learners), timeout=LONGEST_WAIT)
             self._group = distributed.group.WORLD
             if self.learns:

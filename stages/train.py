@@ -94,7 +94,7 @@ class Trainer:
 
     def write_state(self, step: Step) -> None:
         """Everything that the next step depends on."""
-        self.workers.learner.save_state(step.folder())
+        self.workers.save_state(step.folder())
         step.add_files()
         state = {
             "method": self.method.state(),
@@ -164,7 +164,7 @@ class Trainer:
             self.write_state(step)
             exported = number == config.updates or (config.export_every and number % config.export_every == 0)
             if exported:
-                self.workers.learner.export_hf(step.folder(checkpoint=True), self.workers.policy.tokenizer)
+                self.workers.export(step.folder(checkpoint=True))
                 step.add_files(checkpoint=True)
             step.write("metrics", to_table(metrics, "metrics"))
             timings = _timings(number, parts, batch.timings, self.workers.ranks.layout.size)
@@ -274,7 +274,7 @@ def train(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path)
 
 def drive(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path, ranks: Ranks, method: Method) -> None:
     """The first process's part: decide, record, and lead the others."""
-    with RunDirectory(out) as run:
+    with RunDirectory(out, config.keep_states, config.keep_exports) as run:
         if run.last_committed() is None:
             (out / HEADER).unlink(missing_ok=True)  # of a start that came to nothing: no result depends on it
         else:

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import torch
 
 from rised.experiment import RunConfig, RunSettings
+from rised.learner.backends import make_learner
 from rised.learner.learner import Learner
 from rised.learner.types import TrainingSequence, UpdateReport
 from rised.methods.streams import LossTerm
@@ -68,8 +69,10 @@ class WorkerGroup:
 
     def _make_learner(self, config: RunConfig) -> Learner:
         reference = load_policy(config.model)[0] if config.method.kl.coefficient > 0 else None
-        return Learner(
-            self.policy.model,
+        # a learner that shards or rounds its weights gets a model of its own; the engine plays with a whole copy
+        model = self.policy.model if config.learner.trains_in_place else load_policy(config.model)[0]
+        return make_learner(
+            model,
             reference,
             config.learner,
             temperature=config.rollout.temperature,
@@ -161,6 +164,14 @@ class WorkerGroup:
         """Take over weights, optimiser and counters of ``folder`` everywhere."""
         self._everywhere("load_state", folder)
 
+    def save_state(self, folder: Path) -> None:
+        """Write what a run resumes from into ``folder``; each learner gives its part."""
+        self._everywhere("save_state", folder)
+
+    def export(self, folder: Path) -> None:
+        """Write the policy as a Hugging Face directory."""
+        self._everywhere("export", folder)
+
     def _everywhere(self, name: str, *arguments: Any, mine: tuple[Any, ...] = ()) -> list[Any]:
         """Do a thing on all processes; their answers in rank order."""
         if self.ranks.layout.size > 1:
@@ -185,6 +196,8 @@ class WorkerGroup:
             "write": self._write,
             "update": self._update,
             "load_state": self._load_state,
+            "save_state": self._save_state,
+            "export": self._export,
         }
         return ways[name]
 
@@ -262,8 +275,18 @@ class WorkerGroup:
             self._learner.load_state(folder)
         self._hand_over()
 
+    def _save_state(self, folder: Path) -> None:
+        if self._learner is not None:
+            self._learner.save_state(folder)
+
+    def _export(self, folder: Path) -> None:
+        if self._learner is not None:
+            self._learner.export_hf(folder, self.policy.tokenizer)
+
     def _hand_over(self) -> None:
         """The learners' weights to everyone who plays."""
+        if self._learner is not None:
+            self._learner.weights_into(self.policy.model)
         if self.ranks.layout.rollout_nodes:
             with torch.no_grad():
                 self.ranks.share_tensors([*self.policy.model.parameters(), *self.policy.model.buffers()])

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rised.learner.errors import LearnerError
-from rised.learner.passes import scored
+from rised.learner.passes import scored, token_scorer
 from rised.learner.reductions import Totals, token_weights
 from rised.learner.settings import LearnerSettings
 from rised.learner.types import LossTerm, Need, TokenStreams, TrainingSequence
@@ -74,10 +74,11 @@ def term_gradient(
     weights_B = token_weights(term.reduction, counts, Totals.of(counts), term.reduction_size)
     moved = [b for b, sequence in enumerate(sequences) if term.moves(sequence)]
     total = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
-    cut = plan_micro_batches([len(sequences[b].token_ids) for b in moved], settings.micro_batch_tokens)
+    cut = plan_micro_batches([len(sequences[b].token_ids) for b in moved], settings.micro_batch_tokens, settings.layout)
+    scorer = token_scorer(model, settings)
     for batch in cut:
         members = [moved[i] for i in batch]
-        current = scored(model, [sequences[b] for b in members], settings, temperature)
+        current = scored(scorer, [sequences[b] for b in members], settings, temperature, model.device)
         streams = TokenStreams(
             current=torch.cat(current),
             sampled=_stack([sequences[b].sampled_logprobs for b in members], current[0]),

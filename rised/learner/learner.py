@@ -1,14 +1,15 @@
 """One update: reference pass, teacher pass, actor pass in micro-batches, one optimiser step.
 
 Blind to methods. Deterministic: no random number is drawn, dropout is off, and the order of all sums follows from the
-sequences and the number of ranks. The state to resume from is in ``state``, the arithmetic of reductions in
+sequences and the number of ranks. What an update is made of is here, with the optimiser in plain torch; another engine
+for the same update is in ``deepspeed``. The state to resume from is in ``state``, the arithmetic of reductions in
 ``reductions``, what ranks share in ``ranks``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rised.learner import state
 from rised.learner.errors import LearnerError
 from rised.learner.measures import Tally
-from rised.learner.passes import scored, scored_without_gradient
+from rised.learner.passes import NOTHING, Scorer, scored, scored_without_gradient, token_scorer
 from rised.learner.ranks import ALONE, LearnerRanks
 from rised.learner.reductions import Totals, token_weights
 from rised.learner.settings import LearnerSettings
 from rised.learner.types import LossTerm, Need, Timings, TokenStreams, TrainingSequence, UpdateReport
+from rised.models.packing import check_packing
 from rised.models.scoring import plan_micro_batches
 
 
@@ -67,20 +69,35 @@ class Learner:
                 f"weights of type {', '.join(sorted(map(str, foreign)))} cannot be trained: small updates would be "
                 "rounded away. Set model.dtype to float32; learner.autocast and model.rollout_dtype may be bfloat16"
             )
+        if settings.layout == "packed":
+            check_packing(model)
         self.model = model.eval()
         self.reference_model = None if reference_model is None else reference_model.eval().requires_grad_(False)
         self.settings = settings
         self.temperature = temperature
         self.ranks = ranks
-        self.optimizer = torch.optim.AdamW(
-            model.parameters(),
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            eps=settings.epsilon,
-            weight_decay=settings.weight_decay,
-        )
         self.updates = 0
         self.empty_updates = 0
+        self.scorer: Scorer = token_scorer(model, settings)
+        self.reference_scorer: Scorer | None = (
+            None if reference_model is None else token_scorer(reference_model, settings)
+        )
+        self._open()
+
+    def _open(self) -> None:
+        """Make the optimiser."""
+        self.optimizer: Any = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=self.settings.learning_rate,
+            betas=self.settings.betas,
+            eps=self.settings.epsilon,
+            weight_decay=self.settings.weight_decay,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the passes run."""
+        return self.model.device
 
     def update(self, sequences: Sequence[TrainingSequence], terms: Sequence[LossTerm]) -> UpdateReport:
         """Make one optimiser step on the sum of the terms.
@@ -108,14 +125,14 @@ class Learner:
         after_teacher = time.perf_counter()
 
         tally = Tally(terms, self._measures_shares())
-        self.optimizer.zero_grad(set_to_none=True)
-        for batch in batches:
-            self._actor_pass(sequences, batch, terms, plan, tally)
-        if not batches:
-            self.empty_loss().backward()
-        if self.ranks.count > 1:
-            self.ranks.add_up([_gradient(parameter) for parameter in self.model.parameters()])
-        tally.add_up(self.ranks, list(self.model.parameters()))
+        self._clear_gradients()
+        rounds = self._rounds(len(batches))
+        for number in range(rounds):
+            batch = batches[number] if number < len(batches) else []
+            loss = self._actor_loss(sequences, batch, terms, plan, tally) if batch else self.empty_loss()
+            self._backward(loss, last=number == rounds - 1)
+        self._add_up_gradients(idle=not batches)
+        tally.add_up(self.ranks, self._parameters())
         learning_rate = self._step(tally) if plan.trained else None
         self._refuse_different_weights()
         self.updates += 1
@@ -132,9 +149,40 @@ class Learner:
         )
         return UpdateReport(measures, timings, empty=not plan.trained)
 
+    # -- what another engine does otherwise
+
+    def _rounds(self, passes: int) -> int:
+        """How many passes this rank makes, of which ``passes`` are over its own sequences."""
+        return passes
+
+    def _clear_gradients(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add the loss's gradient. ``last``: of this update."""
+        loss.backward()
+
+    def _add_up_gradients(self, *, idle: bool) -> None:
+        """Make it the gradient of all ranks. ``idle``: this one had no sequence."""
+        if idle or self.ranks.count > 1:
+            gradients = [_gradient(parameter) for parameter in self._parameters()]
+            self.ranks.add_up(gradients)
+
+    def _take_step(self, learning_rate: float) -> Tensor:
+        """Clip, and step unless the gradient is not finite; returns its norm before the clip."""
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_clip or float("inf"))
+        if torch.isfinite(norm):
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate
+            self.optimizer.step()
+        return norm
+
     def empty_loss(self) -> Tensor:
-        """A loss of exactly 0 that reaches every parameter, so that a rank without tokens joins the backward pass."""
-        return sum((parameter.flatten()[:1].sum() * 0.0 for parameter in self.model.parameters()), torch.zeros(()))
+        """A loss of exactly 0 from a pass over nothing, for a rank that has to make a pass without sequences."""
+        found = scored(self.scorer, [NOTHING], self.settings, self.temperature, self.device)
+        return found[0].sum() * 0.0
+
+    # -- the parts of an update
 
     def _plan(self, sequences: Sequence[TrainingSequence], terms: Sequence[LossTerm]) -> _Plan:
         signal = [any(t.moves(s) for t in terms if not t.only_with_signal) for s in sequences]
@@ -153,71 +201,94 @@ class Learner:
         return _Plan([b for b, m in enumerate(moved) if m], weights)
 
     def _reference_pass(self, sequences: Sequence[TrainingSequence], trained: Sequence[int]) -> dict[int, Tensor]:
-        if self.reference_model is None:
+        if self.reference_scorer is None:
             raise LearnerError(
                 "a loss term needs the reference's log-probabilities: give the learner a reference model"
             )
         chosen = [sequences[b] for b in trained]
-        values = scored_without_gradient(self.reference_model, chosen, self.settings, self.temperature)
+        values = scored_without_gradient(
+            self.reference_scorer, chosen, self.settings, self.temperature, self.device, rounds=self._rounds
+        )
         return dict(zip(trained, values, strict=True))
 
     def _teacher_pass(self, sequences: Sequence[TrainingSequence], trained: Sequence[int]) -> dict[int, Tensor]:
         taught = [b for b in trained if sequences[b].teacher_prefix_ids is not None]
         chosen = [sequences[b] for b in taught]
-        values = scored_without_gradient(self.model, chosen, self.settings, self.temperature, with_prefix=True)
+        values = scored_without_gradient(
+            self.scorer,
+            chosen,
+            self.settings,
+            self.temperature,
+            self.device,
+            with_prefix=True,
+            rounds=self._rounds,
+        )
         return dict(zip(taught, values, strict=True))
 
     def _actor_batches(self, sequences: Sequence[TrainingSequence], trained: Sequence[int]) -> list[list[int]]:
         """This rank's micro-batches. How sequences are cut into them does not depend on the ranks."""
         lengths = [len(sequences[b].token_ids) for b in trained]
-        cut = plan_micro_batches(lengths, self.settings.micro_batch_tokens)
+        cut = plan_micro_batches(lengths, self.settings.micro_batch_tokens, self.settings.layout)
         batches = [[trained[i] for i in batch] for batch in cut]
         return self.ranks.mine(batches, [sum(len(sequences[b].token_ids) for b in batch) for batch in batches])
 
-    def _actor_pass(
+    def _actor_loss(
         self,
         sequences: Sequence[TrainingSequence],
         batch: Sequence[int],
         terms: Sequence[LossTerm],
         plan: _Plan,
         tally: Tally,
-    ) -> None:
-        current = dict(
-            zip(batch, scored(self.model, [sequences[b] for b in batch], self.settings, self.temperature), strict=True)
-        )
+    ) -> Tensor:
+        """The sum of the terms over one micro-batch, coefficients and token weights included."""
+        current = self._current(self.scorer, sequences, batch)
         for b in batch:
             tally.add_tokens(current[b], _tensor(sequences[b].sampled_logprobs, current[b]))
         losses: dict[str, Tensor] = {}
-        for term in terms:
-            members = [b for b in batch if plan.weights[term.name][b] > 0]
-            if not members:
-                continue
-            streams = _streams(term, sequences, members, current, plan)
-            weights = torch.cat([torch.full_like(current[b], float(plan.weights[term.name][b])) for b in members])
-            losses[term.name] = (weights * term.token_loss(streams)).sum()
-            tally.add_term(term, losses[term.name], streams)
-        tally.add_gradients(losses, list(self.model.parameters()))
-        torch.stack(list(losses.values())).sum().backward()
+        for term, loss, streams in _term_losses(sequences, batch, current, terms, plan):
+            losses[term.name] = loss
+            tally.add_term(term, loss, streams)
+        if self._measures_shares():
+            tally.add_gradients(self._losses_for_shares(losses, sequences, batch, terms, plan), self._parameters())
+        return torch.stack(list(losses.values())).sum()
+
+    def _current(
+        self, scorer: Scorer, sequences: Sequence[TrainingSequence], batch: Sequence[int]
+    ) -> dict[int, Tensor]:
+        """Log-probabilities under the policy, with gradient, by index."""
+        values = scored(scorer, [sequences[b] for b in batch], self.settings, self.temperature, self.device)
+        return dict(zip(batch, values, strict=True))
+
+    def _losses_for_shares(
+        self,
+        losses: dict[str, Tensor],
+        sequences: Sequence[TrainingSequence],
+        batch: Sequence[int],
+        terms: Sequence[LossTerm],
+        plan: _Plan,
+    ) -> dict[str, Tensor]:
+        """The terms' losses with a graph from which each one's own gradient may be taken."""
+        return losses
+
+    def _parameters(self) -> list[torch.nn.Parameter]:
+        return list(self.model.parameters())
 
     def _step(self, tally: Tally) -> float:
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_clip or float("inf"))
+        taken = self.updates - self.empty_updates
+        learning_rate = self.settings.learning_rate * min(1.0, (taken + 1) / max(1, self.settings.warmup_updates))
+        norm = self._take_step(learning_rate)
         if not torch.isfinite(norm):
             raise LearnerError(
                 f"update {self.updates}: the gradient is not finite (losses: {tally.losses()}); weights are unchanged. "
                 "Look for log-probabilities of -inf in the rollouts of this step, or lower the learning rate"
             )
         tally.gradient_norm = float(norm)
-        taken = self.updates - self.empty_updates
-        learning_rate = self.settings.learning_rate * min(1.0, (taken + 1) / max(1, self.settings.warmup_updates))
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-        self.optimizer.step()
         return learning_rate
 
     def _refuse_different_weights(self) -> None:
         if self.ranks.count == 1:
             return
-        bits = [parameter.detach().view(torch.int32).long().sum() for parameter in self.model.parameters()]
+        bits = [_bits(parameter.detach()).long().sum() for parameter in self._parameters()]
         sums = self.ranks.gather(int(torch.stack(bits).sum()))
         if len(set(sums)) > 1:
             raise LearnerError(
@@ -229,18 +300,47 @@ class Learner:
         every = self.settings.gradient_share_every
         return every > 0 and self.updates % every == 0
 
+    def weights_into(self, model: PreTrainedModel) -> None:
+        """Copy the weights into ``model`` (same architecture), unless it is the learner's own. All ranks call it."""
+        if model is not self.model:
+            with torch.no_grad():
+                targets = dict(model.named_parameters())
+                for name, value in self.model.named_parameters():
+                    targets[name].copy_(value)
+
     def save_state(self, folder: Path) -> None:
-        """Write weights, optimiser and counters into ``folder``, to resume byte for byte."""
-        state.save(folder, self.model, self.optimizer, {"updates": self.updates, "empty_updates": self.empty_updates})
+        """Write weights, optimiser and counters into ``folder``, to resume byte for byte. All ranks call it."""
+        if self.ranks.index == 0:
+            state.save(folder, self.model, self.optimizer, self._counters())
 
     def load_state(self, folder: Path) -> None:
         """Take over what :meth:`save_state` wrote. Raises LearnerError if it does not fit this model."""
         counters: dict[str, Any] = state.load(folder, self.model, self.optimizer)
         self.updates, self.empty_updates = counters["updates"], counters["empty_updates"]
 
+    def _counters(self) -> dict[str, int]:
+        return {"updates": self.updates, "empty_updates": self.empty_updates}
+
     def export_hf(self, folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Write a Hugging Face directory that any engine can load."""
-        state.export_hf(folder, self.model, tokenizer)
+        """Write a Hugging Face directory that any engine can load. All ranks call it."""
+        if self.ranks.index == 0:
+            state.export_hf(folder, self.model, tokenizer)
+
+
+def _term_losses(
+    sequences: Sequence[TrainingSequence],
+    batch: Sequence[int],
+    current: dict[int, Tensor],
+    terms: Sequence[LossTerm],
+    plan: _Plan,
+) -> Iterator[tuple[LossTerm, Tensor, TokenStreams]]:
+    """Each term that applies to a sequence of the micro-batch, its loss there, and the streams it is made of."""
+    for term in terms:
+        members = [b for b in batch if plan.weights[term.name][b] > 0]
+        if members:
+            streams = _streams(term, sequences, members, current, plan)
+            weights = torch.cat([torch.full_like(current[b], float(plan.weights[term.name][b])) for b in members])
+            yield term, (weights * term.token_loss(streams)).sum(), streams
 
 
 def _gradient(parameter: torch.nn.Parameter) -> Tensor:
@@ -248,6 +348,11 @@ def _gradient(parameter: torch.nn.Parameter) -> Tensor:
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The numbers' bits as integers of their size."""
+    return tensor.view(torch.int32 if tensor.element_size() == 4 else torch.int16)
 
 
 def _tensor(values: np.ndarray, like: Tensor) -> Tensor:

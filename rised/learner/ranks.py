@@ -64,3 +64,8 @@ class LearnerRanks:
 
 
 ALONE = LearnerRanks()
+
+
+def process_backend() -> str:
+    """The process group's backend: gloo for what lies in host memory, NCCL beside it where there are GPUs."""
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Tag, model_validator
 
 from rised.config.settings import Settings, operational, strict
 
 
 class LearnerSettings(Settings):
-    """Optimiser, precision and batching.
+    """Optimiser, precision and batching; by itself the learner in plain torch, whose ranks hold all of everything.
 
-    ``micro_batch_tokens`` and ``threads`` shape no formula, but they order floating-point sums: another value gives
-    other last bits, so a resumed run must keep them.
+    ``micro_batch_tokens``, ``layout``, ``logits_chunk_tokens`` and ``threads`` shape no formula, but they order
+    floating-point sums: another value gives other last bits, so a resumed run must keep them.
     """
 
+    type: Literal["torch"] = strict("torch", description="Every process holds all weights and the whole optimiser.")
     learning_rate: float = strict(1e-6, gt=0.0, description="Learning rate after the warm-up; constant from then on.")
     warmup_updates: int = strict(0, ge=0, description="Updates over which the learning rate rises linearly.")
     betas: tuple[float, float] = strict((0.9, 0.999), description="AdamW's decay rates of the two moments.")
@@ -26,7 +30,20 @@ class LearnerSettings(Settings):
         "several times slower than float32 on a CPU without bfloat16 instructions.",
     )
     micro_batch_tokens: int = strict(
-        8192, ge=1, description="Tokens of one forward and backward pass, padding included."
+        8192,
+        ge=1,
+        description="Tokens of one forward and backward pass, padding included; a longer sequence passes alone.",
+    )
+    layout: Literal["padded", "packed"] = strict(
+        "padded",
+        description="How sequences share a pass: in rows padded to the longest, or one after the other in one row. "
+        "Packed sequences do not see each other.",
+    )
+    logits_chunk_tokens: int = strict(
+        1024, ge=1, description="Tokens whose logits (a vocabulary each) stand in memory at once, computed twice."
+    )
+    activation_checkpointing: bool = operational(
+        False, description="Keep each layer's input only and compute the rest again in the backward pass."
     )
     threads: int | None = strict(None, ge=1, description="Torch's intra-op threads; null: leave torch's own choice.")
     gradient_share_every: int = operational(
@@ -34,6 +51,64 @@ class LearnerSettings(Settings):
         ge=0,
         description="Measure each term's gradient norm every so many updates (a backward pass each); 0: never.",
     )
+
+    @property
+    def trains_in_place(self) -> bool:
+        """Whether the model given to the learner stays whole and in float32, so that others may play with it."""
+        return True
+
+
+class DeepSpeedLearnerSettings(LearnerSettings):
+    """The same learner on DeepSpeed: ZeRO shards optimiser, gradients and weights over the ranks.
+
+    Loss and gradient are those of the plain learner at every stage. What is saved is too: a run may go on with another
+    stage, another number of ranks, or in plain torch.
+    """
+
+    type: Literal["deepspeed"] = strict(  # type: ignore[assignment]
+        description="DeepSpeed: optimiser, gradients and weights may be sharded over the processes."
+    )
+    zero_stage: Literal[0, 1, 2, 3] = strict(
+        2, description="What is sharded: 0 nothing, 1 the optimiser, 2 also the gradients, 3 also the weights."
+    )
+    weights: Literal["float32", "bfloat16"] = strict(
+        "float32",
+        description="Precision of the weights in the passes; with bfloat16 the optimiser holds the float32 weights.",
+    )
+    offload_optimizer: bool = strict(False, description="Keep the optimiser in host memory and step on the CPU.")
+    reference: Literal["resident", "offloaded", "sharded"] = operational(
+        "resident",
+        description="The reference model: on every device, in host memory between its passes, or sharded by ZeRO 3.",
+    )
+
+    @property
+    def trains_in_place(self) -> bool:
+        return self.zero_stage < 3 and self.weights == "float32"
+
+    @model_validator(mode="after")
+    def _stages_allow_it(self) -> DeepSpeedLearnerSettings:
+        if self.weights == "bfloat16" and self.zero_stage == 0:
+            raise ValueError(
+                "weights in bfloat16 need a sharded optimiser, which holds them in float32: zero_stage >= 1"
+            )
+        if self.offload_optimizer and self.zero_stage == 0:
+            raise ValueError("offload_optimizer needs a sharded optimiser: zero_stage >= 1")
+        if self.zero_stage == 3 and self.gradient_share_every > 0:
+            raise ValueError(
+                "with sharded weights the gradient of one term cannot be taken apart: gradient_share_every: 0"
+            )
+        return self
+
+
+def _type_of(value: Any) -> Any:
+    return value.get("type", "torch") if isinstance(value, Mapping) else getattr(value, "type", None)
+
+
+AnyLearnerSettings = Annotated[
+    Annotated[LearnerSettings, Tag("torch")] | Annotated[DeepSpeedLearnerSettings, Tag("deepspeed")],
+    Discriminator(_type_of),
+]
+"""The learners that a configuration may name by ``type``; without it the one in plain torch."""
 
 
 class GradientSettings(Settings):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,15 @@ FORMAT_VERSION = 1
 POLICY, OPTIMIZER, COUNTERS = "policy.safetensors", "optimizer.safetensors", "learner.json"
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A state that was read. ``moments``: optimiser key/parameter name -> tensor."""
+
+    weights: Mapping[str, Tensor]
+    moments: Mapping[str, Tensor]
+    counters: dict[str, Any]
+
+
 def save(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, counters: Mapping[str, int]) -> None:
     """Write the three files; a folder that exists is written into."""
     moments = {
@@ -31,20 +41,27 @@ def save(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer,
         for name, parameter in model.named_parameters()
         for key, value in optimizer.state.get(parameter, {}).items()
     }
+    write(folder, {name: tensor.contiguous() for name, tensor in tensors_of(model).items()}, moments, counters)
+
+
+def write(
+    folder: Path, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor], counters: Mapping[str, int]
+) -> None:
+    """Write whole tensors by name. LearnerError if the folder cannot be written."""
     content = {"format": FORMAT_VERSION, **counters}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.contiguous() for name, tensor in _tensors(model).items()}, folder / POLICY)
-        save_file(moments, folder / OPTIMIZER)
+        save_file(dict(weights), folder / POLICY)
+        save_file(dict(moments), folder / OPTIMIZER)
         (folder / COUNTERS).write_text(json.dumps(content, sort_keys=True) + "\n", encoding="utf-8")
     except (OSError, SafetensorError) as error:
         raise LearnerError(f"the learner's state could not be written to {folder}: {error}") from error
 
 
-def load(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Put the saved weights and moments in place; returns the counters.
+def read(folder: Path, shapes: Mapping[str, torch.Size]) -> Saved:
+    """What :func:`write` wrote, on the CPU.
 
-    Raises LearnerError if a file is missing or damaged, or belongs to another model or format.
+    Raises LearnerError if a file is missing or damaged, or belongs to a model without these names and shapes.
     """
     try:
         counters: dict[str, Any] = json.loads((folder / COUNTERS).read_text(encoding="utf-8"))
@@ -53,17 +70,23 @@ def load(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer)
         raise LearnerError(f"the learner's state in {folder} cannot be read: {error}") from error
     if counters.pop("format", None) != FORMAT_VERSION:
         raise LearnerError(f"{folder / COUNTERS}: not of format {FORMAT_VERSION}; it was written by another version")
-    expected = _tensors(model)
-    wrong = sorted(set(expected) ^ set(weights)) or sorted(n for n in expected if expected[n].shape != weights[n].shape)
+    wrong = sorted(set(shapes) ^ set(weights)) or sorted(n for n in shapes if shapes[n] != weights[n].shape)
     if wrong:
         raise LearnerError(
             f"{folder / POLICY} belongs to another model: {', '.join(wrong[:3])} missing, unknown or of another shape"
         )
+    return Saved(weights, moments, counters)
+
+
+def load(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Put the saved weights and moments in place; returns the counters. LearnerError as :func:`read`."""
+    expected = tensors_of(model)
+    saved = read(folder, {name: tensor.shape for name, tensor in expected.items()})
     with torch.no_grad():
         for name, tensor in expected.items():
-            tensor.copy_(weights[name])
-    _load_moments(model, optimizer, moments)
-    return counters
+            tensor.copy_(saved.weights[name])
+    _load_moments(model, optimizer, saved.moments)
+    return saved.counters
 
 
 def _load_moments(model: PreTrainedModel, optimizer: torch.optim.Optimizer, moments: Mapping[str, Tensor]) -> None:
@@ -76,7 +99,7 @@ def _load_moments(model: PreTrainedModel, optimizer: torch.optim.Optimizer, mome
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def _tensors(model: PreTrainedModel) -> dict[str, Tensor]:
+def tensors_of(model: PreTrainedModel) -> dict[str, Tensor]:
     """Parameters (tied ones once) and persistent buffers by name."""
     shared = {name: tensor.detach() for name, tensor in model.named_parameters()}
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
@@ -84,10 +107,16 @@ def _tensors(model: PreTrainedModel) -> dict[str, Tensor]:
     return shared
 
 
-def export_hf(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+def export_hf(
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    state_dict: Mapping[str, Tensor] | None = None,
+) -> None:
     """Write config, generation config, tokenizer and the *full* ``state_dict``, ``lm_head.weight`` included.
 
     ``save_pretrained`` leaves out a tied head, and an engine that reloads weights in place then keeps the old one.
+    ``state_dict``: the tensors, where the model does not hold them itself.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +124,8 @@ def export_hf(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokeniz
         if model.generation_config is not None:
             model.generation_config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+        found = model.state_dict() if state_dict is None else state_dict
+        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in found.items()}
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     except (OSError, SafetensorError) as error:
         raise LearnerError(f"the policy could not be exported to {folder}: {error}") from error

@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from rised.config import Settings, strict
+from rised.config import Settings, operational, strict
+from rised.models.shape import ModelShape
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -29,6 +30,9 @@ class ModelSettings(Settings):
     )
     template_arguments: dict[str, str | bool] = strict(
         {}, description="Further arguments of the chat template, for example a fixed date_string."
+    )
+    shape: ModelShape | None = operational(
+        None, description="The model's shape, for a plan where its files are not; null: as its config.json says."
     )
 
 

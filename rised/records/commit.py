@@ -72,14 +72,17 @@ class RunDirectory:
     """The one writer of a run directory.
 
     ``keep_states``: for how many of the latest committed steps the files under ``state/`` are kept (at least 1).
+    ``keep_checkpoints``: likewise for the steps that have files under ``checkpoints/``; None: all of them.
     Everything it removes lies in the step folders of :mod:`rised.records.layout`, below this directory.
     """
 
-    def __init__(self, path: Path | str, keep_states: int = 1) -> None:
+    def __init__(self, path: Path | str, keep_states: int = 1, keep_checkpoints: int | None = None) -> None:
         if keep_states < 1:
             raise RecordError(f"keep_states is {keep_states}: the last committed step's state is always kept")
+        if keep_checkpoints is not None and keep_checkpoints < 1:
+            raise RecordError(f"keep_checkpoints is {keep_checkpoints}: the last checkpoint is always kept")
         self.path = Path(path)
-        self.keep_states = keep_states
+        self.keep_states, self.keep_checkpoints = keep_states, keep_checkpoints
         self._recovered = False
         self._open_step: Step | None = None
         self._lock = WriterLock(self.path / LOCK)
@@ -152,7 +155,7 @@ class RunDirectory:
             for entry in manifest.files:
                 verify(self.path, entry, str(manifest_path(self.path, last)))
         removed = [self._remove(path) for path in self._leftovers(last)]
-        removed += self._prune_states()
+        removed += self._prune()
         self._recovered = True
         return Recovery(last, tuple(removed))
 
@@ -179,7 +182,7 @@ class RunDirectory:
         if not steps or steps != (list(range(steps[0], last_step + 1)) if planned is None else list(planned)):
             have = f"{steps[0]} to {steps[-1]}, {len(steps)} in all" if steps else "none"
             raise RecordError(f"{self.path} is not finished: it should end at step {last_step}, committed are {have}")
-        self._prune_states()
+        self._prune()
         data = json_bytes({"first_step": steps[0], "last_step": last_step}, DONE)
         if not (self.path / DONE).exists() or (self.path / DONE).read_bytes() != data:
             write_bytes(self.path / DONE, data)
@@ -201,15 +204,27 @@ class RunDirectory:
                 else:
                     yield from sorted(step_folder.rglob(f"{TEMPORARY_PREFIX}*"))
 
-    def _prune_states(self) -> list[str]:
-        kept = self.committed_steps()[-self.keep_states :]
-        folder = self.path / STATE
+    def _prune(self) -> list[str]:
+        """Remove state and checkpoints of committed steps that newer ones made useless; never a shard."""
+        steps = self.committed_steps()
+        last = steps[-1] if steps else -1
+        old = [
+            path
+            for number, path in self._numbered(STATE)
+            if number <= last and number not in steps[-self.keep_states :]
+        ]
+        if self.keep_checkpoints is not None:
+            committed = [path for number, path in self._numbered(CHECKPOINTS) if number <= last]
+            old += committed[: -self.keep_checkpoints]
+        return [self._remove(path) for path in old]
+
+    def _numbered(self, top: str) -> list[tuple[int, Path]]:
+        """The step folders below a folder of the run, in order; symbolic links are not followed."""
+        folder = self.path / top
         if folder.is_symlink() or not folder.is_dir():
             return []
-        last = kept[-1] if kept else -1
-        numbered = [(parse_step(path.name), path) for path in sorted(folder.iterdir()) if not path.is_symlink()]
-        old = [path for number, path in numbered if number is not None and number <= last and number not in kept]
-        return [self._remove(path) for path in old]
+        found = [(parse_step(path.name), path) for path in sorted(folder.iterdir()) if not path.is_symlink()]
+        return sorted((number, path) for number, path in found if number is not None)
 
     def _remove(self, path: Path) -> str:
         """Remove a file or folder; a judge's or kind's folder that is left empty goes too."""
@@ -328,7 +343,7 @@ class Step:
         )
         write_bytes(manifest_path(self._run.path, self.number), manifest.to_bytes())
         self._committed = True
-        self._run._prune_states()
+        self._run._prune()
         return manifest
 
     def _check_plan(self) -> None:

@@ -18,6 +18,7 @@ from rised.learner.learner import Learner
 from rised.learner.ranks import LearnerRanks
 from rised.learner.settings import LearnerSettings
 from rised.learner.types import Reduction
+from rised.models.scoring import Layout
 
 
 def free_port() -> int:
@@ -26,10 +27,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def updated(ranks: LearnerRanks, count: int, reduction: Reduction) -> dict[str, np.ndarray]:
+def updated(ranks: LearnerRanks, count: int, reduction: Reduction, layout: Layout) -> dict[str, np.ndarray]:
     """Weights and measures after two updates on ``count`` sequences."""
     model = tiny_model()
-    settings = LearnerSettings(learning_rate=1e-3, gradient_share_every=1, micro_batch_tokens=64)
+    settings = LearnerSettings(learning_rate=1e-3, gradient_share_every=1, micro_batch_tokens=64, layout=layout)
     learner = Learner(model, tiny_model(9), settings, temperature=0.8, ranks=ranks)
     for seed in (1, 2):
         report = learner.update(sequences(model, count, seed), terms(reduction))
@@ -38,7 +39,9 @@ def updated(ranks: LearnerRanks, count: int, reduction: Reduction) -> dict[str, 
     return found
 
 
-def by_processes(count: int, folder: Path, sequence_count: int, reduction: Reduction) -> list[dict[str, np.ndarray]]:
+def by_processes(
+    count: int, folder: Path, sequence_count: int, reduction: Reduction, layout: Layout
+) -> list[dict[str, np.ndarray]]:
     """What each of ``count`` forked processes has after the updates."""
     children = []
     port = free_port()
@@ -51,7 +54,7 @@ def by_processes(count: int, folder: Path, sequence_count: int, reduction: Reduc
                 address = f"tcp://127.0.0.1:{port}"
                 distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=count)
                 ranks = LearnerRanks(rank, count, distributed.group.WORLD)
-                np.savez(folder / f"{rank}.npz", **updated(ranks, sequence_count, reduction))
+                np.savez(folder / f"{rank}.npz", **updated(ranks, sequence_count, reduction, layout))
                 code = 0
             finally:
                 os._exit(code)
@@ -61,12 +64,16 @@ def by_processes(count: int, folder: Path, sequence_count: int, reduction: Reduc
 
 
 @pytest.mark.parametrize("reduction", [Reduction.TOKEN_MEAN, Reduction.SEQUENCE_MEAN_TOKEN_MEAN])
-@pytest.mark.parametrize(("ranks", "count"), [(2, 6), (3, 6), (2, 1)])
-def test_ranks_make_the_step_of_one_process(ranks: int, count: int, reduction: Reduction, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "count", "layout"), [(2, 6, "padded"), (3, 6, "padded"), (2, 1, "padded"), (2, 6, "packed")]
+)
+def test_ranks_make_the_step_of_one_process(
+    ranks: int, count: int, layout: Layout, reduction: Reduction, tmp_path: Path
+) -> None:
     """``count`` 1: the second rank has no tokens and joins all the same."""
     torch.set_num_threads(1)
-    alone = updated(LearnerRanks(), count, reduction)
-    together = by_processes(ranks, tmp_path, count, reduction)
+    alone = updated(LearnerRanks(), count, reduction, "padded")
+    together = by_processes(ranks, tmp_path, count, reduction, layout)
     for name, expected in alone.items():
         measured = [found[name] for found in together]
         assert all(np.array_equal(m, measured[0], equal_nan=True) for m in measured), name

@@ -47,14 +47,29 @@ def test_the_loss_at_a_fixed_seed_is_a_pinned_number() -> None:
     assert found["loss/total"] == pytest.approx(PINNED_LOSS, rel=1e-5)
 
 
+@pytest.mark.parametrize("layout", ["padded", "packed"])
 @pytest.mark.parametrize("reduction", list(Reduction))
-def test_the_cut_into_micro_batches_changes_neither_loss_nor_gradient(reduction: Reduction) -> None:
+def test_neither_micro_batches_nor_packing_nor_chunks_change_loss_or_gradient(
+    reduction: Reduction, layout: str
+) -> None:
     batch = sequences(tiny_model())
     whole, one_gradient, _ = updated(batch, micro_batch_tokens=100_000, terms=terms(reduction))
-    for tokens in (1, 64, 200):
-        cut, gradient, _ = updated(batch, micro_batch_tokens=tokens, terms=terms(reduction))
+    for tokens, chunk in ((1, 1024), (64, 7), (200, 1), (100_000, 1024)):
+        cut, gradient, _ = updated(
+            batch, micro_batch_tokens=tokens, logits_chunk_tokens=chunk, layout=layout, terms=terms(reduction)
+        )
         assert cut["loss/total"] == pytest.approx(whole["loss/total"], rel=1e-5)
-        torch.testing.assert_close(gradient, one_gradient, rtol=1e-5, atol=1e-5 * float(one_gradient.abs().max()))
+        assert (gradient - one_gradient).norm() <= 1e-5 * one_gradient.norm()
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_activation_checkpointing_changes_no_bit_of_an_update(layout: str) -> None:
+    batch = sequences(tiny_model())
+    kept, _, weights_kept = updated(batch, layout=layout, gradient_share_every=1)
+    recomputed, _, weights_recomputed = updated(
+        batch, layout=layout, gradient_share_every=1, activation_checkpointing=True
+    )
+    assert recomputed == kept and torch.equal(weights_recomputed, weights_kept)
 
 
 def test_padding_never_enters_the_denominator() -> None:

@@ -294,6 +294,26 @@ def test_only_the_latest_state_is_kept_and_checkpoints_stay(tmp_path: Path) -> N
             run.state_file("rng.bin")
 
 
+def test_only_so_many_checkpoints_are_kept_as_asked_for_and_never_none(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "run", keep_checkpoints=1) as run:
+        run.recover()
+        for number in range(5):
+            write_step(run, number)
+        assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["step-000003"]
+        run.finish(4)
+    with pytest.raises(RecordError, match="the last checkpoint is always kept"):
+        RunDirectory(tmp_path / "other", keep_checkpoints=0)
+
+
+def test_a_kill_between_commit_and_pruning_leaves_no_old_checkpoint_behind(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "run") as run:
+        run.recover()
+        for number in range(4):
+            write_step(run, number)
+    with RunDirectory(tmp_path / "run", keep_checkpoints=1) as run:
+        assert run.recover().removed == ("checkpoints/step-000001",)
+
+
 def test_files_of_other_savers_become_part_of_the_step(tmp_path: Path) -> None:
     with RunDirectory(tmp_path / "run") as run:
         run.recover()

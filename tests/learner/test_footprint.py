@@ -1,0 +1,208 @@
+"""The planner's count of a learner's memory, against what torch really keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from rised.learner.footprint import activation_bytes, layer_activation_bytes, learner_parts
+from rised.learner.settings import DeepSpeedLearnerSettings, LearnerSettings
+from rised.models.errors import ModelError
+from rised.models.scoring import TokenScorer, lay_out
+from rised.models.shape import ModelShape, shape_of_config
+
+WIDTHS: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 96,
+    "intermediate_size": 256,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "attn_implementation": "sdpa",
+}
+FAMILIES: dict[str, tuple[type[PreTrainedConfig], type[PreTrainedModel]]] = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+KEPT_TOLERANCE = 0.05
+"""Of the tensors that a pass keeps."""
+PEAK_TOLERANCE = 0.15
+"""Of the memory that an update takes at its peak."""
+
+
+def model_of(family: str, **widths: Any) -> tuple[PreTrainedModel, ModelShape]:
+    config_type, model_type = FAMILIES[family]
+    config = config_type(**(WIDTHS | widths))
+    return model_type(config).eval(), shape_of_config(config.to_dict())
+
+
+def kept_bytes(model: PreTrainedModel, settings: LearnerSettings, tokens: int) -> int:
+    """Bytes of everything but parameters that one forward pass saves for its backward pass, each storage once."""
+    found: dict[int, torch.UntypedStorage] = {}
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            found[storage.data_ptr()] = storage
+        return tensor
+
+    scorer = TokenScorer(model, recompute=settings.activation_checkpointing)
+    inputs = lay_out([[1] * (tokens // 4)] * 4, [[False] + [True] * (tokens // 4 - 1)] * 4, layout=settings.layout)
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=settings.autocast == "bfloat16"),
+    ):
+        logprobs = scorer(inputs, 1.0)
+    assert logprobs.requires_grad
+    return sum(storage.nbytes() for storage in found.values())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_parameters_are_counted_to_the_last_one(family: str, tied: bool) -> None:
+    model, shape = model_of(family, tie_word_embeddings=tied)
+    assert shape.parameters == model.num_parameters()
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+@pytest.mark.parametrize("autocast", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("widths", [{}, {"intermediate_size": 64, "num_key_value_heads": 4, "hidden_size": 160}])
+def test_what_a_layer_keeps_is_what_torch_keeps(
+    family: str, autocast: str, layout: str, widths: dict[str, Any]
+) -> None:
+    settings = LearnerSettings(layout=layout, autocast=autocast)  # type: ignore[arg-type]
+    tokens = 1024
+    few, shape = model_of(family, **(widths | {"num_hidden_layers": 2}))
+    more, _ = model_of(family, **(widths | {"num_hidden_layers": 3}))
+    measured = kept_bytes(more, settings, tokens) - kept_bytes(few, settings, tokens)
+    counted = tokens * layer_activation_bytes(shape, settings)
+    counted += 2 * shape.layer_parameters if autocast == "bfloat16" else 0
+    assert counted == pytest.approx(measured, rel=KEPT_TOLERANCE)
+
+
+def test_recomputed_layers_keep_their_input_only() -> None:
+    settings = LearnerSettings(activation_checkpointing=True)
+    few, shape = model_of("qwen2", num_hidden_layers=2)
+    more, _ = model_of("qwen2", num_hidden_layers=6)
+    measured = kept_bytes(more, settings, 1024) - kept_bytes(few, settings, 1024)
+    assert measured == 4 * 1024 * 4 * shape.hidden_size
+    deep = shape.model_copy(update={"layers": 6})
+    shallow = shape.model_copy(update={"layers": 2})
+    assert activation_bytes(deep, settings, 1024) - activation_bytes(shallow, settings, 1024) == measured
+
+
+PEAK = """
+import gc, json, resource, sys
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+sys.path.insert(0, sys.argv[1])
+from learner_examples import terms
+from rised.learner.learner import Learner
+from rised.learner.settings import LearnerSettings
+from rised.learner.types import TrainingSequence
+
+torch.set_num_threads(1)
+widths, narrow, chosen, tokens = json.loads(sys.argv[2])
+length = tokens // 4
+mask = (False,) + (True,) * (length - 1)
+values = np.full(length - 1, -1.0)
+ids = (1, 2) * (length // 2)
+batch = [TrainingSequence("g", str(i), "e", ids, mask, values, values + 2 + i, None) for i in range(4)]
+
+def peak(widths, recompute):
+    model, reference = (LlamaForCausalLM(LlamaConfig(**widths)) for _ in range(2))
+    settings = LearnerSettings(**chosen, activation_checkpointing=recompute)
+    Learner(model, reference, settings, temperature=1.0).update(batch, terms()[:2])
+    gc.collect()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+before = peak(narrow, True)
+print(json.dumps([peak(widths, True) - before, peak(widths, False) - before]))
+"""
+"""Bytes beyond those of a narrow model, which has everything loaded that is loaded at the first use."""
+
+
+def test_the_peak_of_a_real_update_is_the_sum_of_the_counted_parts() -> None:
+    """SmolLM2's widths, four layers and a smaller vocabulary, random weights, in a process of its own."""
+    widths = {
+        "vocab_size": 16384,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "head_dim": 64,
+        "tie_word_embeddings": True,
+    }
+    narrow = widths | {"hidden_size": 72, "intermediate_size": 64, "vocab_size": 64, "num_hidden_layers": 1}
+    tokens = 2048
+    chosen: dict[str, Any] = {
+        "layout": "packed",
+        "micro_batch_tokens": tokens,
+        "logits_chunk_tokens": 256,
+        "gradient_share_every": 0,
+    }
+    here = Path(__file__).resolve().parent
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PEAK, str(here), json.dumps([widths, narrow, chosen, tokens])],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(here.parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr
+    shape = shape_of_config({"model_type": "llama"} | widths)
+    for recompute, measured in zip((True, False), json.loads(done.stdout.splitlines()[-1]), strict=True):
+        settings = LearnerSettings(**chosen, activation_checkpointing=recompute)
+        parts = learner_parts(shape, settings, 1, tokens, with_reference=True)
+        assert sum(part.bytes for part in parts) == pytest.approx(measured, rel=PEAK_TOLERANCE), recompute
+
+
+def test_sharding_divides_what_it_shards() -> None:
+    shape = model_of("qwen2")[1]
+
+    def bytes_of(ranks: int, **settings: Any) -> dict[str, int]:
+        chosen = DeepSpeedLearnerSettings(type="deepspeed", gradient_share_every=0, **settings)
+        return {part.name: part.bytes for part in learner_parts(shape, chosen, ranks, 64, with_reference=True)}
+
+    count = shape.parameters
+    assert bytes_of(4, zero_stage=0)["optimiser"] == 8 * count
+    assert bytes_of(4, zero_stage=1)["optimiser"] == 12 * count // 4
+    assert bytes_of(4, zero_stage=1)["gradients"] == 4 * count
+    assert bytes_of(4, zero_stage=2)["gradients"] == 4 * count // 4
+    assert bytes_of(4, zero_stage=2)["weights"] == 4 * count
+    assert bytes_of(4, zero_stage=3)["weights"] == 4 * count // 4
+    assert bytes_of(4, zero_stage=3)["gathered weights"] == 4 * count
+    assert bytes_of(4, zero_stage=3, reference="sharded")["reference"] == 4 * count // 4
+    assert bytes_of(4, zero_stage=3, reference="offloaded")["reference"] == 0
+    assert bytes_of(4, zero_stage=2, offload_optimizer=True)["optimiser"] == 0
+    assert bytes_of(4, zero_stage=2, weights="bfloat16")["weights"] == 2 * count
+
+
+def test_a_model_of_another_family_is_refused_and_not_guessed() -> None:
+    with pytest.raises(ModelError, match="'mamba2' is not known here, only of qwen2"):
+        shape_of_config({"model_type": "mamba2"}, "x/config.json")
+    with pytest.raises(ModelError, match="has no num_attention_heads"):
+        shape_of_config({"model_type": "llama"}, "x/config.json")
