@@ -70,7 +70,8 @@ def test_another_judge_is_tagged_once_and_compared_in_tables_and_a_figure(
         server.script(*[{"kind": "ok"}] * 8, *[{"kind": "text", "text": "no"}] * 2)
 
         def audit(*more: str):  # type: ignore[no-untyped-def]
-            options = [f"rubrics.judge.endpoint={server.url}", "rubrics.judge.reasks=0", *more]
+            keys = {"endpoint": server.url, "reasks": 0, "cache": "null"}
+            options = [*(f"rubrics.judge.{key}={value}" for key, value in keys.items()), *more]
             sets = [word for option in options for word in ("--set", option)]
             words = ["--config", single_source.config, "--method", "grpo_64", "--seed", 0, "--run", run]
             return command("audit_judge", *words, "--judge", "qwen3_8b", *sets)
