@@ -63,10 +63,14 @@ class BundleScores:
 def attempts_text(rollouts: Sequence[Rollout], characters: int, final_turns: int) -> str:
     """The rollouts as numbered transcripts of together about ``characters``, each with an equal share.
 
-    Without what the environment said after the last action: shops print the reward there.
+    Without what the environment said after the last action: shops print the reward there. The instructions, which are
+    the same for all, stand in the first only.
     """
     share = characters // max(len(rollouts), 1)
-    shown = [transcript(replace(rollout, final_observation=""), share, final_turns).text for rollout in rollouts]
+    bare = [
+        replace(r, final_observation="", system_prompt="" if i else r.system_prompt) for i, r in enumerate(rollouts)
+    ]
+    shown = [transcript(rollout, share, final_turns).text for rollout in bare]
     return "\n\n".join(f"Attempt {number}\n{text}" for number, text in enumerate(shown, 1))
 
 

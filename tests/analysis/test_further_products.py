@@ -12,7 +12,7 @@ import pytest
 
 from analysis import behaviour, claims, costs, orsd
 from analysis.examples import pick, pick_pair, shows
-from analysis.figures import cost_curves, dynamics, figure3, figure5, figure7, orsd_figure2, style
+from analysis.figures import cost_curves, dynamics, figure3, figure5, figure7, orsd_figure2, orsd_figure3, style
 from analysis.frames import Frames
 from analysis.runs import find_experiment
 from analysis.synthetic import JUDGE, JUDGE_DEVICES, write_experiment
@@ -332,3 +332,39 @@ def test_every_new_figure_states_its_finding_from_the_checked_in_findings(ablati
     for built in (figure3.build(ablation_frames), figure5.build(ablation_frames), figure7.build(ablation_frames)):
         assert any(note.startswith("The paper's finding (published):") for note in built.notes)
         assert json.dumps(list(built.notes))
+
+
+@pytest.fixture(scope="module")
+def orsd_frames(tmp_path_factory: pytest.TempPathFactory) -> Frames:
+    methods = ("grpo_64", "orsd", "orsd_alpha_0001", "orsd_alpha_01")
+    return Frames(find_experiment(write_experiment(tmp_path_factory.mktemp("orsd"), methods, (0, 1), 4, 2, 6)))
+
+
+def test_claims_on_orsd_are_held_against_its_runs_and_no_ranking_is_called_agreement(orsd_frames: Frames) -> None:
+    evidence = claims.Evidence(orsd_frames, claims_table.comparison_frame(orsd_frames))
+    first, alphas = claims.orsd_first(evidence), claims.orsd_alphas(evidence)
+    assert first.status in (claims.Status.UNDECIDED, claims.Status.DISAGREES)
+    assert "ORSD − GRPO-64" in first.sentence and "no ranking is tested: " in first.sentence
+    assert alphas.status is claims.Status.UNDECIDED
+    success = orsd.own_results(orsd_frames).set_index("method")["webshop_success"]
+    for method in ("grpo_64", "orsd", "orsd_alpha_01"):
+        assert f"{success[method]:.1f}" in alphas.sentence
+
+
+def test_orsd_figure_3_shows_the_reward_that_training_saw_and_says_where_methods_saw_different_ones(
+    orsd_frames: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = orsd_frames.metrics
+    shaped = metrics[(metrics["method"] == "orsd") & (metrics["name"] == "rollout/reward/webshop")]
+    shaped = shaped.assign(name="training_reward/webshop", value=shaped["value"] / 2)
+    changed = Frames(orsd_frames.experiment)
+    monkeypatch.setitem(changed.__dict__, "metrics", pd.concat([metrics, shaped], ignore_index=True))
+    data = orsd_figure3.rewards(changed).set_index(["method", "environment"]).sort_index()
+    raw = orsd_figure3.rewards(orsd_frames).set_index(["method", "environment"]).sort_index()
+    mine, before = data.loc[("orsd", "webshop")], raw.loc[("orsd", "webshop")]
+    assert set(mine["kind"]) == {"training_reward"} and len(mine) == len(before)
+    np.testing.assert_allclose(mine["reward"], before["reward"] / 2)
+    pd.testing.assert_frame_equal(data.loc[("grpo_64", "webshop")], raw.loc[("grpo_64", "webshop")])
+    notes = orsd_figure3.build(changed).notes
+    assert any(note.startswith("WebShop: some runs were trained on shaped rewards") for note in notes)
+    assert not any("shaped" in note for note in orsd_figure3.build(orsd_frames).notes)

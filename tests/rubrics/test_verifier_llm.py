@@ -148,9 +148,10 @@ def test_without_an_endpoint_or_with_another_prompt_it_is_refused_at_once(tmp_pa
 
 
 def test_attempts_share_the_budget_of_characters(make_rollout: MakeRollout) -> None:
-    long = make_rollout("alfworld", [("x" * 3000, "look")] * 12)
+    long = make_rollout("alfworld", [("x" * 3000, "look")] * 12, system_prompt="INSTRUCTIONS")
     shown = attempts_text([long, long], 40_000, 3)
     assert len(shown) <= 41_000 and shown.count("Attempt") == 2 and "left out" in shown
+    assert shown.count("INSTRUCTIONS") == 1, "they are the same for all"
 
 
 def test_thinking_before_the_object_is_passed_over() -> None:
