@@ -99,6 +99,8 @@ class Binder:
         near = difflib.get_close_matches(name, valid, n=1)
         if near:
             return f"unknown key; did you mean {near[0]!r}?"
+        if key and f"{key}.{name}" in dotted_keys(self.root):
+            return f"this key belongs to another type of {key}: it needs another {key}.type"
         elsewhere = [dotted for dotted in dotted_keys(self.root) if dotted.split(".")[-1] == name]
         if elsewhere:
             return f"unknown key here; did you mean {elsewhere[0]!r}?"

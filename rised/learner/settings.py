@@ -106,7 +106,9 @@ def _type_of(value: Any) -> Any:
 
 AnyLearnerSettings = Annotated[
     Annotated[LearnerSettings, Tag("torch")] | Annotated[DeepSpeedLearnerSettings, Tag("deepspeed")],
-    Discriminator(_type_of),
+    Discriminator(
+        _type_of, custom_error_type="learner_type", custom_error_message="type should be 'torch' or 'deepspeed'"
+    ),
 ]
 """The learners that a configuration may name by ``type``; without it the one in plain torch."""
 

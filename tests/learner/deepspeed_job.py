@@ -7,8 +7,10 @@ ranks are forked from one process, because importing DeepSpeed takes longer than
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -29,7 +31,7 @@ from rised.learner.ranks import ALONE, LearnerRanks
 from rised.learner.settings import DeepSpeedLearnerSettings, LearnerSettings
 
 DEFAULTS = {"learning_rate": 1e-3, "gradient_share_every": 0, "micro_batch_tokens": 64, "weight_decay": 0.01}
-MOST_S = 300
+MOST_S = 900
 
 
 def settings_of(case: Mapping[str, Any]) -> LearnerSettings:
@@ -95,14 +97,20 @@ def run_jobs(jobs: Jobs, folder: Path) -> dict[str, list[dict[str, np.ndarray]]]
     (folder / "jobs.json").write_text(json.dumps(jobs))
     here = Path(__file__).resolve()
     variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{here.parents[2]}:{here.parent}"}
-    done = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-W", "ignore", str(here), str(folder)],
         env=os.environ | variables,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=MOST_S,
+        start_new_session=True,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    try:
+        output = process.communicate(timeout=MOST_S)[0]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # the forked ranks too, if they are late
+    assert process.returncode == 0, output
     return {
         name: [dict(np.load(folder / f"{name}-{rank}.npz")) for rank in range(ranks)]
         for ranks, cases in jobs
