@@ -24,7 +24,7 @@ rule second_tags:
 
 rule retag_run:
     message:
-        "Tags by {wildcards.judge} of {wildcards.method}, seed {wildcards.seed}" + PLAN.note("retag")
+        "Tags by {wildcards.judge} of {wildcards.method}, seed {wildcards.seed}" f"{PLAN.note('retag')}"
     input:
         config=lambda wildcards: kept([GRID.experiment_file], GRID.retag_pattern.format(**wildcards)),
         extended=lambda wildcards: kept(GRID.extended_files, GRID.retag_pattern.format(**wildcards)),
