@@ -52,7 +52,9 @@ def test_each_figure_module_writes_png_pdf_and_csv_wide_enough_for_a_page(
 ) -> None:
     assert module.main(["--runs", str(grid), "--out", str(tmp_path)]) == 0  # type: ignore[attr-defined]
     name = module.__name__.rsplit(".", 1)[-1]  # type: ignore[attr-defined]
-    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.png", f"{name}.pdf", f"{name}.csv"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{name}{suffix}" for suffix in (".png", ".pdf", ".csv", ".sources.json")
+    }
     pixels = matplotlib.image.imread(tmp_path / f"{name}.png")
     assert pixels.shape[1] >= 1200 and pixels[..., :3].std() > 0.02
     assert len(pd.read_csv(tmp_path / f"{name}.csv")) > 0
