@@ -48,7 +48,7 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], type[PreTrainedModel]]] = {
 }
 KEPT_TOLERANCE = 0.05
 """Of the tensors that a pass keeps."""
-PEAK_TOLERANCE = 0.2
+PEAK_TOLERANCE = 0.15
 """Of the memory that an update takes at its peak."""
 
 
