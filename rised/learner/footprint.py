@@ -71,7 +71,9 @@ def learner_parts(
     return [
         *parts,
         Part("activations", activation_bytes(shape, settings, tokens), f"{tokens:,} tokens a pass"),
-        Part("logits", logits_bytes(shape, settings, tokens, weights), "of one chunk, and the output layer's gradient"),
+        Part(
+            "logits", logits_bytes(shape, settings, tokens, weights), "of a chunk or a layer's gradients; of the head"
+        ),
     ]
 
 
@@ -105,20 +107,23 @@ def layer_activation_bytes(shape: ModelShape, settings: LearnerSettings) -> int:
 
 
 def activation_bytes(shape: ModelShape, settings: LearnerSettings, tokens: int) -> int:
-    """Kept for the backward pass over ``tokens``, and what the widest layer needs beside it while it runs."""
+    """Kept for the backward pass over ``tokens``; with recomputation the layers' inputs and one whole layer."""
     layer = layer_activation_bytes(shape, settings)
     around = FLOAT32 * (4 * shape.hidden_size + 2 * shape.head_size)
-    working = FLOAT32 * 3 * shape.intermediate_size
     kept = (
         shape.layers * FLOAT32 * shape.hidden_size + layer
         if settings.activation_checkpointing
         else shape.layers * layer
     )
-    return tokens * (kept + around + working)
+    return tokens * (kept + around)
 
 
-def logits_bytes(shape: ModelShape, settings: LearnerSettings, scored: int, weights: int) -> int:
-    """Logits of a chunk twice (themselves and one intermediate), the output layer's gradient, a float32 copy of it."""
-    chunk = min(scored, settings.logits_chunk_tokens)
+def logits_bytes(shape: ModelShape, settings: LearnerSettings, tokens: int, weights: int) -> int:
+    """Logits of a chunk twice (themselves and one intermediate), the output layer's gradient, a float32 copy of it.
+
+    They are gone before the layers' backward passes begin, whose widest gradients may take more.
+    """
+    chunk = 2 * FLOAT32 * min(tokens, settings.logits_chunk_tokens) * shape.vocabulary_size
+    gradients = FLOAT32 * 3 * shape.intermediate_size * tokens
     table = FLOAT32 * shape.embedding_parameters
-    return 2 * FLOAT32 * chunk * shape.vocabulary_size + table + (table if weights != FLOAT32 else 0)
+    return max(chunk, gradients) + table + (table if weights != FLOAT32 else 0)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from learner_examples import terms
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -23,7 +24,9 @@ from transformers import (
 )
 
 from rised.learner.footprint import activation_bytes, layer_activation_bytes, learner_parts
+from rised.learner.learner import Learner
 from rised.learner.settings import DeepSpeedLearnerSettings, LearnerSettings
+from rised.learner.types import TrainingSequence
 from rised.models.errors import ModelError
 from rised.models.scoring import TokenScorer, lay_out
 from rised.models.shape import ModelShape, shape_of_config
@@ -112,76 +115,57 @@ def test_recomputed_layers_keep_their_input_only() -> None:
     assert activation_bytes(deep, settings, 1024) - activation_bytes(shallow, settings, 1024) == measured
 
 
-PEAK = """
-import gc, json, sys
-import numpy as np
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-sys.path.insert(0, sys.argv[1])
-from learner_examples import terms
-from rised.learner.learner import Learner
-from rised.learner.settings import LearnerSettings
-from rised.learner.types import TrainingSequence
+class PeakOfTorch(TorchDispatchMode):
+    """The most bytes of torch's storages that were alive at once, those of ``held`` tensors among them."""
 
-torch.set_num_threads(1)
-widths, narrow, chosen, tokens = json.loads(sys.argv[2])
-length = tokens // 4
-mask = (False,) + (True,) * (length - 1)
-values = np.full(length - 1, -1.0)
-ids = (1, 2) * (length // 2)
-batch = [TrainingSequence("g", str(i), "e", ids, mask, values, values + 2 + i, None) for i in range(4)]
+    def __init__(self, held: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.peak = 0
+        for tensor in held:
+            self._note(tensor)
 
-def peak(widths, recompute):
-    model, reference = (LlamaForCausalLM(LlamaConfig(**widths)) for _ in range(2))
-    settings = LearnerSettings(**chosen, activation_checkpointing=recompute)
-    learner = Learner(model, reference, settings, temperature=1.0)
-    for _ in range(2):  # the optimiser's moments are there from the first step on
-        learner.update(batch, terms()[:2])
-    gc.collect()
-    # Not getrusage: it starts from the peak of the process that started this one.
-    (line,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
-    return int(line.split()[1]) * 1024
+    def _note(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        reference = StorageWeakRef(storage)
+        self._alive[reference.cdata] = (reference, storage.nbytes())
 
-before = peak(narrow, True)
-print(json.dumps([peak(widths, True) - before, peak(widths, False) - before]))
-"""
-"""Bytes beyond those of a narrow model, which has everything loaded that is loaded at the first use."""
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(found):
+            if isinstance(tensor, torch.Tensor):
+                self._note(tensor)
+        self._alive = {key: entry for key, entry in self._alive.items() if not entry[0].expired()}
+        self.peak = max(self.peak, sum(size for _, size in self._alive.values()))
+        return found
 
 
-def test_the_peak_of_a_real_update_is_the_sum_of_the_counted_parts() -> None:
-    """SmolLM2's widths, four layers and a smaller vocabulary, random weights, in a process of its own."""
-    widths = {
-        "vocab_size": 16384,
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "head_dim": 64,
-        "tie_word_embeddings": True,
-    }
-    narrow = widths | {"hidden_size": 72, "intermediate_size": 64, "vocab_size": 64, "num_hidden_layers": 1}
-    tokens = 2048
-    chosen: dict[str, Any] = {
-        "layout": "packed",
-        "micro_batch_tokens": tokens,
-        "logits_chunk_tokens": 256,
-        "gradient_share_every": 0,
-    }
-    here = Path(__file__).resolve().parent
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PEAK, str(here), json.dumps([widths, narrow, chosen, tokens])],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(here.parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=900,
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_the_peak_of_a_real_update_is_the_sum_of_the_counted_parts(recompute: bool, layout: str) -> None:
+    """The second update of a random model, in two micro-batches: moments and earlier gradients are there by then."""
+    model, shape = model_of("qwen2", vocab_size=2048, tie_word_embeddings=True)
+    reference = model_of("qwen2", vocab_size=2048, tie_word_embeddings=True)[0]
+    tokens, length = 1024, 256
+    settings = LearnerSettings(
+        layout=layout,  # type: ignore[arg-type]
+        micro_batch_tokens=tokens,
+        logits_chunk_tokens=128,
+        gradient_share_every=0,
+        activation_checkpointing=recompute,
     )
-    assert done.returncode == 0, done.stderr
-    shape = shape_of_config({"model_type": "llama"} | widths)
-    for recompute, measured in zip((True, False), json.loads(done.stdout.splitlines()[-1]), strict=True):
-        settings = LearnerSettings(**chosen, activation_checkpointing=recompute)
-        parts = learner_parts(shape, settings, 1, tokens, with_reference=True)
-        assert sum(part.bytes for part in parts) == pytest.approx(measured, rel=PEAK_TOLERANCE), recompute
+    mask = (False, *(True,) * (length - 1))
+    values = np.full(length - 1, -1.0)
+    batch = [
+        TrainingSequence("g", str(i), "e", (1, 2) * (length // 2), mask, values, values + 2 + i, None) for i in range(8)
+    ]
+    one = Learner(model, reference, settings, temperature=1.0)
+    one.update(batch, terms()[:2])
+    moments = [value for values in one.optimizer.state.values() for value in values.values()]
+    with PeakOfTorch([*model.parameters(), *reference.parameters(), *moments]) as measured:
+        one.update(batch, terms()[:2])
+    parts = learner_parts(shape, settings, 1, tokens, with_reference=True)
+    assert sum(part.bytes for part in parts) == pytest.approx(measured.peak, rel=PEAK_TOLERANCE)
 
 
 def test_sharding_divides_what_it_shards() -> None:
