@@ -65,15 +65,16 @@ class Frames:
         return self._collect(lambda run: run.reader.scan("validation", EPISODE_COLUMNS))
 
     @cached_property
-    def rollouts(self) -> pd.DataFrame:
-        """One row per training rollout, texts and tokens left out."""
-        return self._collect(lambda run: run.reader.scan("rollouts", EPISODE_COLUMNS))
+    def played_tasks(self) -> pd.DataFrame:
+        """The tasks of the training rollouts, each once a run: columns method, seed, environment, task_id."""
+        keys = ["environment", "task_id"]
+        return self._collect(lambda run: run.reader.scan("rollouts", keys).group_by(keys).aggregate([]))
 
     @cached_property
     def episode_counts(self) -> pd.DataFrame:
         """Training rollouts counted in Arrow: columns method, seed, stop_reason, reward_valid, count.
 
-        The same as counting the rows of ``rollouts``, whose ids alone take a gigabyte at the paper's size.
+        A frame with a row for each takes gigabytes at the paper's size.
         """
         keys = ["stop_reason", "reward_valid"]
 

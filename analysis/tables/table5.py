@@ -64,7 +64,7 @@ def own_data(frames: Frames) -> pd.DataFrame:
             if parts[0] == "environments" and len(parts) > 2:
                 configured.setdefault(parts[1], {})[".".join(parts[2:])] = value
     evaluated = frames.validation.groupby("environment")["task_id"].nunique()
-    played = frames.rollouts.groupby("environment")["task_id"].nunique()
+    played = frames.played_tasks.groupby("environment")["task_id"].nunique()
     rows = []
     for name in ordered_environments({*configured, *evaluated.index, *played.index}):
         settings = configured.get(name, {})
