@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from deepspeed_job import open_learner, results, run_jobs
 from learner_examples import measures, sequences, terms, tiny_model
 from pydantic import ValidationError
+from torch import distributed
 
 from rised.learner.errors import LearnerError
 from rised.learner.settings import DeepSpeedLearnerSettings
@@ -35,6 +37,14 @@ TRIO = {
     "zero1_from_zero3": ZERO | {"zero_stage": 1, "seeds": [3]},
 }
 """Of three ranks, which go on from a state of the two."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_group_is_left_behind() -> Iterator[None]:
+    """Learners of one rank open this process's default group; tests that fork would inherit it."""
+    yield
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
