@@ -4,7 +4,7 @@ Left the paper's: of its three bars our sources print one value (63.00 at 0.01) 
 that all three are above GRPO; the other two stay open. Right ours, from runs of ``orsd_alpha_0001`` (0.001), ``orsd``
 (0.01) and ``orsd_alpha_01`` (0.1).
 
-    python -m analysis.figures.orsd_figure2 --runs results/laptop_grid --out build/figures
+    python -m analysis.figures.orsd_figure2 --runs results/laptop_orsd --out build/figures
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the step's rollouts, as a moving mean; GRPO is ``grpo_64``. Training rewards are
 ``training_reward/…`` where they are shaped (ORSD's for WebShop [paper]), else the environment's own. A run with shaped
 rewards is not to be compared with one without, which the figure says.
 
-    python -m analysis.figures.orsd_figure3 --runs results/laptop_grid --out build/figures
+    python -m analysis.figures.orsd_figure3 --runs results/laptop_orsd --out build/figures
 """
 
 from __future__ import annotations

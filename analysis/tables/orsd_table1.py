@@ -3,7 +3,7 @@
 Rows that the ORSD paper quotes from other papers carry a dagger. Ours are ORSD, its variants and its relatives as far
 as they were run, GRPO-64 in GRPO's place; the paper's ALFWorld split is unseen, ours is this project's panel.
 
-    python -m analysis.tables.orsd_table1 --runs results/laptop_grid --out build/tables
+    python -m analysis.tables.orsd_table1 --runs results/laptop_orsd --out build/tables
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ORSD Table 2: component ablations on WebShop, score and success in percent.
 
-python -m analysis.tables.orsd_table2 --runs results/laptop_grid --out build/tables
+python -m analysis.tables.orsd_table2 --runs results/laptop_orsd --out build/tables
 """
 
 from __future__ import annotations
