@@ -22,7 +22,7 @@ from rised.config.loader import read_plain
 from rised.records.files import make_folder, sha256_of
 from rised.records.types import TagStatus
 from rised.rubrics.base import RubricError
-from rised.rubrics.judge_client import KEPT_CHARACTERS, CallFailed, ChatClient, Completion
+from rised.rubrics.judge_client import KEPT_CHARACTERS, CallFailed, ChatClient, Completion, chat_request
 from rised.rubrics.judge_endpoint import FORM, Replicas
 from rised.rubrics.judge_prompt import REPOSITORY, Messages
 from rised.rubrics.judge_record import JudgeCounters
@@ -99,18 +99,8 @@ class ServerModel:
 
     def body(self, request: Request[Any], messages: Messages) -> dict[str, Any]:
         """The chat completion that is asked for."""
-        settings = self.settings
-        body: dict[str, Any] = {
-            "model": settings.model,
-            "messages": messages,
-            "temperature": settings.temperature,
-            "seed": settings.seed + request.seed,
-            "max_tokens": settings.max_reply_tokens,
-        }
-        if settings.response_format == "json_schema":
-            schema = {"name": request.name, "strict": True, "schema": request.schema}
-            body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        return body | settings.extra_body
+        seeded = self.settings.model_copy(update={"seed": self.settings.seed + request.seed})
+        return chat_request(seeded, messages, request.name, request.schema)
 
 
 class ScriptedModel:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,24 @@ KEPT_CHARACTERS = 20_000
 """Of a raw reply, in the records."""
 _MISCONFIGURED = {401: "the key is refused", 403: "access is refused", 404: "there is no such route or model"}
 _RETRIED = frozenset({408, 409, 425, 429})
+
+
+def chat_request(
+    settings: ChatSettings, messages: Sequence[Mapping[str, str]], name: str, schema: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The body of a chat completion that asks for JSON of ``schema``, which the server enforces under ``name`` where
+    ``response_format`` says so. ``extra_body`` overrides any key."""
+    body: dict[str, Any] = {
+        "model": settings.model,
+        "messages": messages,
+        "temperature": settings.temperature,
+        "seed": settings.seed,
+        "max_tokens": settings.max_reply_tokens,
+    }
+    if settings.response_format == "json_schema":
+        enforced = {"name": name, "strict": True, "schema": schema}
+        body["response_format"] = {"type": "json_schema", "json_schema": enforced}
+    return body | settings.extra_body
 
 
 class CallFailed(Exception):

@@ -25,7 +25,7 @@ from rised.records.types import JudgeReply, Rollout, Tag, TagStatus
 from rised.rubrics.base import ABSENT, Progress, RubricError, Verdict
 from rised.rubrics.evidence import executed, unjudgeable
 from rised.rubrics.judge_cache import JudgeCache
-from rised.rubrics.judge_client import KEPT_CHARACTERS, CallFailed, ChatClient, Completion, read_key
+from rised.rubrics.judge_client import KEPT_CHARACTERS, CallFailed, ChatClient, Completion, chat_request, read_key
 from rised.rubrics.judge_endpoint import FORM, Replicas
 from rised.rubrics.judge_prompt import Messages, load_prompt
 from rised.rubrics.judge_record import JudgeRecord
@@ -312,18 +312,7 @@ class JudgeSession:
         return outcome
 
     def _body(self, messages: Messages, rubrics: Sequence[Rubric], turn_count: int) -> dict[str, Any]:
-        settings = self._judge.settings
-        body: dict[str, Any] = {
-            "model": settings.model,
-            "messages": messages,
-            "temperature": settings.temperature,
-            "seed": settings.seed,
-            "max_tokens": settings.max_reply_tokens,
-        }
-        if settings.response_format == "json_schema":
-            schema = {"name": "tags", "strict": True, "schema": reply_schema(rubrics, turn_count)}
-            body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        return body | settings.extra_body
+        return chat_request(self._judge.settings, messages, "tags", reply_schema(rubrics, turn_count))
 
     def _errors(self, rollout: Rollout, rubrics: Sequence[Rubric], status: TagStatus, reason: str) -> tuple[Tag, ...]:
         return tuple(self._tag(rollout, rubric, status, ABSENT, reason) for rubric in rubrics)

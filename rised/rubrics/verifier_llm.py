@@ -23,7 +23,7 @@ from rised.records.types import Rollout, TagStatus
 from rised.rubrics.base import RubricError
 from rised.rubrics.evidence import executed, unjudgeable
 from rised.rubrics.judge_cache import JudgeCache
-from rised.rubrics.judge_client import KEPT_CHARACTERS, CallFailed, ChatClient, Completion, read_key
+from rised.rubrics.judge_client import KEPT_CHARACTERS, CallFailed, ChatClient, Completion, chat_request, read_key
 from rised.rubrics.judge_endpoint import FORM, Replicas
 from rised.rubrics.judge_llm import JudgeSession, decoding
 from rised.rubrics.judge_record import JudgeCounters
@@ -234,18 +234,7 @@ class LlmVerifier:
         ]
 
     def _body(self, messages: Messages, rollout_count: int, criterion_count: int) -> dict[str, Any]:
-        settings = self.settings
-        body: dict[str, Any] = {
-            "model": settings.model,
-            "messages": messages,
-            "temperature": settings.temperature,
-            "seed": settings.seed,
-            "max_tokens": settings.max_reply_tokens,
-        }
-        if settings.response_format == "json_schema":
-            schema = {"name": "bundle_scores", "strict": True, "schema": reply_schema(rollout_count, criterion_count)}
-            body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        return body | settings.extra_body
+        return chat_request(self.settings, messages, "bundle_scores", reply_schema(rollout_count, criterion_count))
 
     def _refuse_outage(self, found: Sequence[BundleScores]) -> None:
         failed = [one for one in found if one.status in _UNANSWERED]
