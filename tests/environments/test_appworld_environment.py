@@ -414,7 +414,6 @@ def test_detectors_read_real_logs(environment: AppworldEnvironment, tasks: dict[
         "refers_to_unobserved_entity": 3,
         "hallucinates_observation": 2,
         "commits_too_early": 4,
-        "uses_valid_action_format": 0,
         "malformed_action": 0,
         "claims_false_completion": 4,
         "reads_api_documentation_before_call": 3,

@@ -252,7 +252,7 @@ CASES = [
     ("exhausts_turn_budget", rollout(*TAKEN, stop=StopReason.EPISODE_TOKEN_LIMIT), NO, 1),
     ("exhausts_turn_budget", rollout(*TAKEN, stop=StopReason.REPEATED_OUTPUT), ABSENT, None),
     ("uses_valid_action_format", rollout(*DONE), YES, 5),
-    ("uses_valid_action_format", rollout(*(fail("egg", readable=False) for _ in range(3))), NO, 0),
+    ("uses_valid_action_format", rollout(goto("desk 1"), truncated=True), ABSENT, None),
     ("uses_valid_action_format", rollout(*DONE, fail("egg", readable=False)), ABSENT, None),
     ("malformed_action", rollout(goto("desk 1"), fail("egg", readable=False)), NO, 1),
     ("malformed_action", rollout(goto("desk 1"), truncated=True), NO, 0),

@@ -144,7 +144,7 @@ CASES: list[tuple[str, Rollout, TagState, int | None]] = [
     ("commits_too_early", rollout(done(READ)), A, None),
     ("commits_too_early", rollout(done(claims="fail")), A, None),
     ("uses_valid_action_format", rollout(ran("a"), raised("b")), D, 1),
-    ("uses_valid_action_format", rollout(ran("a"), prose()), V, 1),
+    ("uses_valid_action_format", rollout(ran("a"), prose()), A, None),
     ("uses_valid_action_format", rollout(ran("a", blocks=2), ran("b")), V, 0),
     ("uses_valid_action_format", rollout(ran("a", blocks=0)), A, None),
     ("uses_valid_action_format", rollout(ran("a", closed=False)), A, None),

@@ -90,6 +90,25 @@ def test_experts_without_noise_exhibit_wanted_behaviours_and_no_unwanted_one(
     )
 
 
+def test_no_positive_rubric_is_broken_exactly_where_a_negative_one_is_exhibited(
+    judge: RuleJudge, episodes: Episodes
+) -> None:
+    places: dict[str, set[tuple[str, int | None]]] = {}
+    for tag in judge.tag([*episodes[0.0], *episodes[NOISE]]):
+        if tag.state is TagState.VIOLATES:
+            places.setdefault(tag.rubric_id, set()).add((tag.rollout_id, tag.evidence_turn))
+    by_polarity: dict[Polarity, list[str]] = {Polarity.POSITIVE: [], Polarity.NEGATIVE: []}
+    for rubric_id in places:
+        by_polarity[judge.vocabulary.polarity(rubric_id)].append(rubric_id)
+    mirrored = [
+        (one, other)
+        for one in by_polarity[Polarity.POSITIVE]
+        for other in by_polarity[Polarity.NEGATIVE]
+        if places[one] == places[other] and len(places[one]) > 1
+    ]
+    assert mirrored == []
+
+
 def test_noisy_experts_exhibit_more_unwanted_behaviours_and_recover(judge: RuleJudge, episodes: Episodes) -> None:
     def violations(noise: float) -> set[str]:
         tags = judge.tag(episodes[noise])

@@ -125,7 +125,7 @@ D, V, A = TagState.DEMONSTRATES, TagState.VIOLATES, TagState.ABSENT
 CASES: list[tuple[str, Sequence[str], TagState, int | None]] = [
     ("formulates_constrained_search_query", PERFECT, D, 0),
     ("formulates_constrained_search_query", ("search[boots]", SEARCH), D, 1),
-    ("formulates_constrained_search_query", WRONG_KIND, V, 0),
+    ("formulates_constrained_search_query", WRONG_KIND, A, None),
     ("formulates_constrained_search_query", ("click[1]",), A, None),
     ("issues_underspecified_query", ("search[boots]",), V, 0),
     ("issues_underspecified_query", PERFECT, A, None),
@@ -172,7 +172,7 @@ CASES: list[tuple[str, Sequence[str], TagState, int | None]] = [
     ("selects_option_not_requested", (SEARCH, f"open:{GOOD}", "click[color brown]"), V, 2),
     ("selects_option_not_requested", PERFECT, A, None),
     ("respects_price_limit", PERFECT, D, 4),
-    ("respects_price_limit", OVER_LIMIT, V, 4),
+    ("respects_price_limit", OVER_LIMIT, A, None),
     ("respects_price_limit", PERFECT[:4], A, None),
     ("buys_over_budget_item", OVER_LIMIT, V, 4),
     ("buys_over_budget_item", (SEARCH, f"open:{DEAR}", "click[back]", *PERFECT[1:]), A, None),
@@ -185,8 +185,8 @@ CASES: list[tuple[str, Sequence[str], TagState, int | None]] = [
     ("hallucinates_observation", (f"{SEARCH} Observation: 1 acme boots",), V, 0),
     ("hallucinates_observation", PERFECT, A, None),
     ("inspects_item_before_purchase", PERFECT, D, 2),
-    ("inspects_item_before_purchase", BLIND, V, 2),
-    ("inspects_item_before_purchase", (*PERFECT[:4], "click[back]", f"open:{GOOD}", "click[buy]"), V, 6),
+    ("inspects_item_before_purchase", BLIND, A, None),
+    ("inspects_item_before_purchase", (*PERFECT[:4], "click[back]", f"open:{GOOD}", "click[buy]"), A, None),
     ("inspects_item_before_purchase", PERFECT[:4], A, None),
     ("buys_without_inspection", BLIND, V, 2),
     ("buys_without_inspection", PERFECT, A, None),
@@ -201,7 +201,7 @@ CASES: list[tuple[str, Sequence[str], TagState, int | None]] = [
     ("malformed_action", BROKEN, V, 0),
     ("malformed_action", REFUSED, A, None),
     ("uses_valid_action_format", REFUSED, D, 5),
-    ("uses_valid_action_format", BROKEN, V, 0),
+    ("uses_valid_action_format", BROKEN, A, None),
 ]
 
 

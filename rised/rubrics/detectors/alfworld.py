@@ -1,7 +1,8 @@
 """Detectors of ALFWorld: one rubric each, decided from the environment's log (the engine's own state).
 
 A negative rubric that is exhibited is ``violates``; a positive one ``demonstrates`` when shown, and ``violates`` only
-where its opposite is plain. All thresholds are [ours]. How the log is read is in ``_alfworld``.
+where its opposite is plain and no negative rubric names it. All thresholds are [ours]. How the log is read is in
+``_alfworld``.
 """
 
 from __future__ import annotations
@@ -328,11 +329,9 @@ def exhausts_turn_budget(rollout: Rollout) -> Verdict:
 
 @detector(ENVIRONMENT, "uses_valid_action_format")
 def uses_valid_action_format(rollout: Rollout) -> Verdict:
-    """Every reply has the form of an action; the opposite: fewer than half have."""
-    readable = [bool(step.get("readable", False)) for step in read.steps_of(rollout)]
-    if readable and all(readable):
-        return demonstrates(len(readable) - 1)
-    return violates(readable.index(False)) if sum(readable) * 2 < len(readable) else ABSENT
+    """Every reply has the form of an action. Its opposite is ``malformed_action``."""
+    steps = read.steps_of(rollout)
+    return demonstrates(len(steps) - 1) if steps and malformed_action(rollout) is ABSENT else ABSENT
 
 
 @detector(ENVIRONMENT, "malformed_action")

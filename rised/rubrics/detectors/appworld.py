@@ -1,8 +1,9 @@
 """Detectors of AppWorld: which rubrics a rollout shows, decided from its transcript and the environment's log.
 
 A negative rubric that is exhibited is ``violates``; a positive one is ``demonstrates``, or ``violates`` where its
-opposite is plain. Rewards are read only where the rubric itself speaks of reaching the goal. Of the rubrics that apply
-here ``completes_subgoals_in_order`` has no detector: the log does not tell what a task's subgoals are.
+opposite is plain and no negative rubric names it. Rewards are read only where the rubric itself speaks of reaching the
+goal. Of the rubrics that apply here ``completes_subgoals_in_order`` has no detector: the log does not tell what a
+task's subgoals are.
 """
 
 from __future__ import annotations
@@ -240,10 +241,10 @@ def handles_pagination(episode: Episode) -> Verdict:
 
 @_rubric("uses_valid_action_format")
 def uses_valid_action_format(episode: Episode) -> Verdict:
-    """Every reply had one closed block of code; violated by a reply without code or with several blocks."""
-    wrong = _first_view(view for view in episode.views if view.is_invalid or view.info["blocks"] > 1)
-    if wrong is not None:
-        return _violated(wrong)
+    """Every reply had one closed block of code; violated by several blocks. No code at all is ``malformed_action``."""
+    several = _first_view(view for view in episode.views if view.info["blocks"] > 1)
+    if several is not None:
+        return _violated(several)
     proper = all(view.info["blocks"] == 1 and view.info["closed"] for view in episode.views)
     return _shown(episode.views[-1]) if proper else ABSENT
 

@@ -1,7 +1,8 @@
 """Detectors of DBBench: which rubrics a rollout shows, decided from its transcript and the environment's log.
 
 A negative rubric that is exhibited is ``violates``; a positive one is ``demonstrates``, or ``violates`` where its
-opposite is plain. Rewards are read only where the rubric itself speaks of reaching the goal.
+opposite is plain and no negative rubric names it. Rewards are read only where the rubric itself speaks of reaching the
+goal.
 """
 
 from __future__ import annotations
@@ -233,10 +234,12 @@ def uses_aggregate_function(episode: Episode) -> Verdict:
 
 @_rubric("names_columns_from_schema")
 def names_columns_from_schema(episode: Episode) -> Verdict:
-    """Every statement that could be read uses names of the schema only, and at least one names a column."""
-    unknown = _first(v for v in episode.operations if v.info["unknown_names"])
-    if unknown is not None:
-        return _violated(unknown)
+    """Every statement that could be read uses names of the schema only, and at least one names a column.
+
+    Its opposite is ``uses_nonexistent_column_or_table``.
+    """
+    if any(v.info["unknown_names"] for v in episode.operations):
+        return ABSENT
     return _shown(_first(v for v in episode.operations if v.info["columns"]))
 
 
@@ -270,9 +273,8 @@ def modifies_table_in_read_task(episode: Episode) -> Verdict:
 
 @_rubric("uses_valid_action_format")
 def uses_valid_action_format(episode: Episode) -> Verdict:
-    """Every reply could be read; violated by the first that could not."""
-    invalid = _first(v for v in episode.views if v.is_invalid)
-    return _violated(invalid) if invalid is not None else _shown(episode.views[-1])
+    """Every reply could be read. Its opposite is ``malformed_action``."""
+    return ABSENT if any(v.is_invalid for v in episode.views) else _shown(episode.views[-1])
 
 
 @_rubric("malformed_action")

@@ -1,7 +1,8 @@
 """Detectors of WebShop: what a shopping episode shows of each rubric, from the transcript and the environment's log.
 
 The log's fields are documented in ``rised.environments.webshop.log``. A negative rubric that is exhibited is
-``violates``; a positive one is ``violates`` only where its opposite is shown clearly. What counts is [ours].
+``violates``; a positive one is ``violates`` only where its opposite is shown clearly and no negative rubric names it.
+What counts is [ours].
 """
 
 from __future__ import annotations
@@ -38,12 +39,15 @@ UNDERSPECIFIED = 3
 
 @detector(ENVIRONMENT, "formulates_constrained_search_query")
 def formulates_constrained_search_query(rollout: Rollout) -> Verdict:
-    """Shown by a query with two constraints (type, attribute, option); opposite: no query had two."""
-    searches, goal = searches_of(rollout), goal_of(rollout)
-    for index, info in searches:
+    """Shown by a query with two constraints (type, attribute, option).
+
+    Its opposite is ``issues_underspecified_query``.
+    """
+    goal = goal_of(rollout)
+    for index, info in searches_of(rollout):
         if carried_constraints(info["argument"], goal) >= min(2, len(constraints_of(goal))):
             return demonstrates(index)
-    return violates(searches[0][0]) if searches else ABSENT
+    return ABSENT
 
 
 @detector(ENVIRONMENT, "issues_underspecified_query")
@@ -229,11 +233,10 @@ def selects_option_not_requested(rollout: Rollout) -> Verdict:
 
 @detector(ENVIRONMENT, "respects_price_limit")
 def respects_price_limit(rollout: Rollout) -> Verdict:
-    """Shown by a purchase within the limit, if the task names one; opposite: one above it."""
-    bought = purchase_of(rollout)
-    if bought is None or "price lower than" not in goal_of(rollout).get("instruction", ""):
-        return ABSENT
-    return demonstrates(bought[0]) if bought[1]["purchase"]["price_ok"] else violates(bought[0])
+    """Shown by a purchase within the limit, if the task names one. Its opposite is ``buys_over_budget_item``."""
+    turn = _if_bought(rollout, lambda purchase, _: purchase["price_ok"])
+    named = "price lower than" in goal_of(rollout).get("instruction", "")
+    return demonstrates(turn) if named and turn is not None else ABSENT
 
 
 @detector(ENVIRONMENT, "buys_over_budget_item")
@@ -298,12 +301,9 @@ def _inspection(rollout: Rollout) -> tuple[int, int | None] | None:
 
 @detector(ENVIRONMENT, "inspects_item_before_purchase")
 def inspects_item_before_purchase(rollout: Rollout) -> Verdict:
-    """Shown by an option or detail page between opening and buying; opposite: buying at once."""
-    inspection = _inspection(rollout)
-    if inspection is None:
-        return ABSENT
-    turn, first = inspection
-    return violates(turn) if first is None else demonstrates(first)
+    """Shown by an option or detail page between opening and buying. Its opposite is ``buys_without_inspection``."""
+    _, first = _inspection(rollout) or (None, None)
+    return ABSENT if first is None else demonstrates(first)
 
 
 @detector(ENVIRONMENT, "buys_without_inspection")
@@ -362,9 +362,7 @@ def malformed_action(rollout: Rollout) -> Verdict:
 
 @detector(ENVIRONMENT, "uses_valid_action_format")
 def uses_valid_action_format(rollout: Rollout) -> Verdict:
-    """Shown when every reply was readable; opposite: one was not."""
-    malformed = malformed_action(rollout)
-    if malformed is not ABSENT:
-        return malformed
+    """Shown when every reply was readable. Its opposite is ``malformed_action``."""
     logs = logs_of(rollout)
-    return demonstrates(logs[-1][0]) if logs else ABSENT
+    readable = malformed_action(rollout) is ABSENT
+    return demonstrates(logs[-1][0]) if logs and readable else ABSENT
