@@ -91,7 +91,9 @@ def main() -> None:
             need = judge_need(args.experiment, args.judge_of)
             services += judge_services(need, site, args.executor)
         if args.judge:
-            services += judge_services(named_judge_need(args.judge), site, args.executor, args.lingers)
+            named = named_judge_need(args.judge)
+            serves = load_site(args.site, experiment=args.experiment, judge=None if named is None else named.config)
+            services += judge_services(named, serves, args.executor, args.lingers)
         launcher = Launcher(call, site, args.executor, args.folder, services=services)
         if args.dry_run:
             args.folder.mkdir(parents=True, exist_ok=True)

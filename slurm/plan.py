@@ -120,10 +120,11 @@ class Plan:
             to_do = sum(not Path(mark).exists() for mark in grid.audits)
             lines.append(Line("audit_judge", len(grid.audits), to_do, self.site.resources("audit_judge"), None))
         for judge in dict.fromkeys((*grid.audited_judges, *grid.retagging_judges)):
-            if named_judge_need(judge) is not None:
+            if (need := named_judge_need(judge)) is not None:
                 marks = [*grid.audits, *self._retag_marks()]
                 to_do = int(any(f"/{judge}/" in mark and not Path(mark).exists() for mark in marks))
-                lines.append(Line(f"{JUDGE_SERVER} {judge}", 1, to_do, self.site.resources(JUDGE_SERVER), None))
+                serves = load_site(Path(grid.site), experiment=Path(grid.experiment_file), judge=need.config)
+                lines.append(Line(f"{JUDGE_SERVER} {judge}", 1, to_do, serves.resources(JUDGE_SERVER), None))
         judged = [line for line in lines if line.name.startswith("train ") and self._is_judged(line.name[6:])]
         if judged:
             waiting = [line.hours for line in judged if line.to_do and line.hours is not None]

@@ -78,15 +78,19 @@ class Site(Settings):
         return self.stages[stage]
 
 
-def load_site(path: Path, overrides: Sequence[str] = (), experiment: Path | None = None) -> Site:
+def load_site(
+    path: Path, overrides: Sequence[str] = (), experiment: Path | None = None, judge: Path | None = None
+) -> Site:
     """The site file, validated; ConfigError names file, key and nearest valid key.
 
     ``experiment``: a file whose ``resources`` say what jobs of its stages need; they win over the site's ``stages``.
+    ``judge``: the file of a judge that the experiment does not train with; its ``resources`` win over both.
     """
     site = compose([path], overrides)
-    wanted = None if experiment is None else compose([experiment]).items.get("resources")
-    if wanted is not None:
-        site = merge(site, Mapping({"stages": wanted}, {"stages": Origin(str(experiment))}, Origin(str(experiment))))
+    for file in (experiment, judge):
+        wanted = None if file is None else compose([file]).items.get("resources")
+        if wanted is not None:
+            site = merge(site, Mapping({"stages": wanted}, {"stages": Origin(str(file))}, Origin(str(file))))
     return bind(Site, site)
 
 

@@ -111,10 +111,24 @@ def test_the_launcher_makes_one_service_of_a_judge_and_none_where_no_second_proc
     assert judge_services(named_judge_need("qwen3_8b"), site, "debug") == []
 
 
+def test_two_judges_served_at_once_each_have_the_resources_of_their_own_file() -> None:
+    sizes = {}
+    for name in ("qwen3_14b", "smollm2_cpu"):
+        need = named_judge_need(name)
+        assert need is not None
+        site = load_site(Path("slurm/site.yaml"), experiment=Path("configs/paper.yaml"), judge=need.config)
+        (service,) = judge_services(need, site, "slurm")
+        wanted = service.site.resources(service.call.stage)
+        sizes[name] = (wanted.gpus_per_node, wanted.cpus_per_task)
+        assert site.resources("train").gpus_per_node == 8, "the experiment's"
+    assert sizes == {"qwen3_14b": (8, 32), "smollm2_cpu": (0, 2)}
+
+
 def test_the_plan_counts_the_servers_of_audits_and_of_further_tags(tmp_path: Path) -> None:
     audit = Plan.of(read_grid({"experiment": "judge_audit", "executor": "slurm", "results": str(tmp_path)}))
     servers = {line.name: line.to_do for line in audit.lines() if line.name.startswith("judge_server")}
     assert servers == {f"judge_server qwen3_{size}b": 1 for size in (8, 14, 32)}
+    assert {line.gpus for line in audit.lines() if line.name.startswith("judge_server")} == {8}
     further = Plan.of(grid(judge="rules,qwen3_8b", results=str(tmp_path)))
     lines = {line.name: line.to_do for line in further.lines()}
     assert lines["retag by judges"] == 2 * 2 and lines["judge_server qwen3_8b"] == 1
