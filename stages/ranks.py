@@ -13,11 +13,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rised.config import ConfigError
 from rised.learner.ranks import ALONE, LearnerRanks, process_backend
 from stages.attempts import PEER_LOST
+
+if TYPE_CHECKING:
+    from stages.job_group import JobGroup
 
 Value = TypeVar("Value")
 BROKEN = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
@@ -67,7 +70,8 @@ class Ranks:
     def __init__(self, rank: int, layout: Layout) -> None:
         self.rank, self.layout = rank, layout
         self.learner = ALONE
-        self._group: Any = None
+        self._group: JobGroup | None = None
+        self._store: Any = None
 
     @classmethod
     def of_job(cls, rollout_nodes: int = 0, variables: Mapping[str, str] = os.environ) -> Ranks:
@@ -95,58 +99,50 @@ class Ranks:
         if self.layout.size > 1:
             import torch.distributed as distributed
 
-            distributed.init_process_group(
-                process_backend(), rank=self.rank, world_size=self.layout.size, timeout=LONGEST_WAIT
-            )
-            group = distributed.new_group(list(self.layout.learners), timeout=LONGEST_WAIT)
-            self._group = distributed.group.WORLD
+            from stages.job_group import JobGroup
+
+            size = self.layout.size
+            self._store, _, _ = next(distributed.rendezvous("env://", self.rank, size, timeout=LONGEST_WAIT))
+            self._group = JobGroup(self._store, self.rank, size, LONGEST_WAIT)
             if self.learns:
-                self.learner = LearnerRanks(self.layout.learners.index(self.rank), len(self.layout.learners), group)
+                index, count = self.layout.learners.index(self.rank), len(self.layout.learners)
+                meeting = distributed.PrefixStore("learners", self._store)
+                distributed.init_process_group(
+                    process_backend(), store=meeting, rank=index, world_size=count, timeout=LONGEST_WAIT
+                )
+                self.learner = LearnerRanks(index, count, distributed.group.WORLD)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self._group is None:
             return
-        import torch.distributed as distributed
-
         if isinstance(error, RuntimeError) and any(words in str(error) for words in BROKEN):
             print(f"process {self.rank}: the connection to another process broke: {error}", file=sys.stderr, flush=True)
             os._exit(PEER_LOST)  # the group's own threads would wait for the dead
         if error is None or isinstance(error, SystemExit):
             if self.drives:
                 self.share(Order("end", (0 if error is None else error.code,)))
-            distributed.destroy_process_group()
+            self._group = None
+            if self.learns:
+                import torch.distributed as distributed
+
+                distributed.destroy_process_group()
 
     def share(self, value: Value | None) -> Value:
         """The driver's value, on every rank."""
         if self._group is None:
             assert value is not None
             return value
-        import torch.distributed as distributed
-
-        carrier = [value]
-        distributed.broadcast_object_list(carrier, src=0)
-        assert carrier[0] is not None
-        return carrier[0]
+        return self._group.share(value)
 
     def gather(self, value: Value) -> list[Value]:
         """Every rank's value in rank order on the driver; on the others only their own."""
-        if self._group is None:
-            return [value]
-        import torch.distributed as distributed
-
-        found: list[Any] | None = [None] * self.layout.size if self.drives else None
-        distributed.gather_object(value, found, dst=0)
-        return [value] if found is None else found
+        return [value] if self._group is None else self._group.gather(value)
 
     def share_tensors(self, tensors: list[Any]) -> None:
         """Overwrite the tensors of every rank by the driver's."""
-        if self._group is None:
-            return
-        import torch.distributed as distributed
-
-        for tensor in tensors:
-            distributed.broadcast(tensor, src=0)
+        if self._group is not None:
+            self._group.share_tensors(tensors)
 
 
 @dataclass(frozen=True, slots=True)

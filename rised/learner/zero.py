@@ -34,14 +34,14 @@ from rised.learner.types import LossTerm, TrainingSequence
 def join_processes(ranks: int) -> None:
     """Make sure that DeepSpeed sees a process group of exactly the learners; one process alone gets one for itself.
 
-    Raises LearnerError if the job has other processes beside the learners.
+    Raises LearnerError if torch's default group has other processes beside the learners.
     """
     if not distributed.is_initialized():
         distributed.init_process_group(process_backend(), store=distributed.HashStore(), rank=0, world_size=1)
     if distributed.get_world_size() != ranks:
         raise LearnerError(
-            f"the DeepSpeed learner needs all {distributed.get_world_size()} processes of the job, and has {ranks}: "
-            "set placement.rollout_nodes: 0, or learner.type: torch"
+            f"DeepSpeed works on torch's default process group, which has {distributed.get_world_size()} processes; "
+            f"the learners are {ranks}"
         )
     os.environ.setdefault("LOCAL_RANK", "0")  # of a process without a launcher
     deepspeed_logger.setLevel(logging.WARNING)

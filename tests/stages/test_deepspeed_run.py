@@ -108,6 +108,18 @@ def test_the_players_have_the_learners_weights_after_every_update(run: Path) -> 
     assert max(float((later[name] - earlier[name]).abs().max()) for name in later) > 1e-4  # type: ignore[attr-defined,operator]
 
 
+def test_a_node_that_only_plays_stays_out_of_the_learners_group(
+    run: Path, experiment: Experiment, repository: Path, tmp_path: Path
+) -> None:
+    """Two processes learn and a third one plays: the learners' sums are those of two that do both."""
+    split = tmp_path / "run"
+    assert Job(experiment, repository, split, 3, 1, *SHARDED, "--set", "placement.rollout_nodes=1").end() == [0, 0, 0]
+    for step in (1, 2):
+        assert columns(split, "rollouts", step, EPISODE) == columns(run, "rollouts", step, EPISODE)
+    mine, theirs = exported(split, 2), exported(run, 2)
+    assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)  # type: ignore[attr-defined,operator]
+
+
 def test_a_torn_state_is_not_resumed_from(run: Path) -> None:
     state = run / "state" / "step-000003" / "optimizer.safetensors"
     data = state.read_bytes()
