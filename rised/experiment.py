@@ -13,10 +13,11 @@ from typing import Any
 
 from pydantic import model_validator
 
-from rised.config import Settings, operational, strict
+from rised.config import Settings, operational, strict, strict_later
 from rised.environments.mix import EnvironmentMix, PanelSettings
 from rised.learner.settings import AnyLearnerSettings, GradientSettings
 from rised.methods.settings import MethodSettings
+from rised.models.engine_settings import AnyEngineSettings, EngineSettings
 from rised.models.settings import ModelSettings
 from rised.outputs import AnalysisSettings
 from rised.rollouts.settings import RolloutSettings
@@ -67,6 +68,7 @@ class RunSettings(Settings):
     )
     block_style: BlockStyle = strict("full", description="How hint and avoid blocks are written.")
     model: ModelSettings = strict(description="The policy to start from.")
+    engine: AnyEngineSettings = strict_later(EngineSettings(), description="Who generates the rollouts.")
     rollout: RolloutSettings = strict(description="Sampling, limits of episodes, worker processes.")
     rollouts_per_group: int = strict(8, gt=1, description="Rollouts per prompt group (G).")
     learner: AnyLearnerSettings = strict(description="Optimiser and passes, and who runs them.")
@@ -88,6 +90,26 @@ class RunSettings(Settings):
             raise ValueError(f"training_environments: {', '.join(unknown)} is not of the mix ({known})")
         if len(set(chosen)) < len(chosen):
             raise ValueError("training_environments: a name stands twice; quotas are even, name each environment once")
+        return self
+
+    @model_validator(mode="after")
+    def _an_episode_fits_the_engine(self) -> RunSettings:
+        longest = self.engine.longest_text
+        if longest is not None and longest < self.rollout.max_episode_tokens:
+            raise ValueError(
+                f"engine.max_model_len is {longest}; rollout.max_episode_tokens needs at least "
+                f"{self.rollout.max_episode_tokens}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _the_engine_draws_at_the_temperatures(self) -> RunSettings:
+        wanted = {"rollout": self.rollout.temperature, "validation": self.validation.temperature}
+        for name, temperature in wanted.items():
+            if not self.engine.draws_at(temperature):
+                raise ValueError(
+                    f"{name}.temperature is {temperature:g}; {self.engine.type} draws at 0, and from 0.01 to 2"
+                )
         return self
 
     @property

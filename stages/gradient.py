@@ -264,9 +264,11 @@ def _measure(
     pool: EnvironmentPool,
 ) -> list[Gradient]:
     model = config.model.model_copy(update={"path": str(run / CHECKPOINTS / step_name(step))})
-    policy = open_policy(config.model_copy(update={"model": model}))
+    policy = open_policy(config.model_copy(update={"model": model}), step)
     plans = gradient_plans(config, settings, chosen, step)
-    rows = gradient_rows(config, settings, method, policy, play(config, plans, policy, pool), step)
+    with policy.engine:
+        batches = play(config, plans, policy, pool)
+    rows = gradient_rows(config, settings, method, policy, batches, step)
     shown = " ".join(
         f"{row.environment} {'undefined' if row.cosine is None else format(row.cosine, '.3f')}"
         for row in rows

@@ -11,9 +11,10 @@ from typing import Any
 
 import rised
 from rised.config import ConfigError
-from rised.config.resolved import keys, settings_hash
+from rised.config.resolved import settings_hash, strict_values
 from rised.environments.base import Task
 from rised.experiment import RunConfig, RunSettings
+from rised.models.engines import ENGINES
 from rised.records.errors import RecordError
 from rised.records.layout import HEADER
 from rised.records.shards import RunReader
@@ -77,10 +78,10 @@ def code_hash() -> str:
 
 
 def _further_packages(config: RunConfig) -> dict[str, str]:
-    """The package that brings the policy, where it is no folder; the learner's engine, where it is not torch alone."""
+    """What brings the policy, where it is no folder; what learns and what plays, where it is not torch alone."""
     names = [] if Path(config.model.path).is_dir() else [config.model.path]
     names += ["deepspeed"] if config.learner.type == "deepspeed" else []
-    return {name: version(name) for name in names}
+    return {name: version(name) for name in names} | ENGINES[config.engine.type].packages(config.engine)
 
 
 def folder_hash(folder: Path) -> str | None:
@@ -101,11 +102,9 @@ def validation_basis(config: RunSettings, tasks: Sequence[Task]) -> dict[str, An
         "validation.tags",
         *(f"environments.{name}.train_tasks" for name in config.environments),
     )
-    parts = ("environments", "model", "rollout", "validation")
+    parts = ("environments", "model", "engine", "rollout", "validation")
     settings = {
-        key: value
-        for key, value, operational in keys(config)
-        if not operational and key.split(".")[0] in parts and key not in other
+        key: value for key, value in strict_values(config).items() if key.split(".")[0] in parts and key not in other
     }
     policy = folder_hash(Path(config.model.path))
     return {**settings, "validation panel": panel_hash(tasks, VALIDATION), "policy": policy}

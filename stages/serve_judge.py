@@ -126,7 +126,7 @@ class JudgeServer:
                 replica.healthy = replica.check(self.client)
                 if replica.healthy:
                     say(f"replica {replica.number}: ready after {time.monotonic() - replica.started:.0f} s")
-                elif self._too_late(replica):
+                elif replica.too_late():
                     raise StartFailed(
                         f"replica {replica.number} was not ready after {self.server.start_timeout_s:g} s "
                         f"(judge_server.start_timeout_s); its log ends:\n{replica.tail()}"
@@ -146,7 +146,7 @@ class JudgeServer:
             replica.healthy = replica.check(self.client)
             if replica.healthy:
                 say(f"replica {replica.number}: ready again after {time.monotonic() - replica.started:.0f} s")
-            elif self._too_late(replica):
+            elif replica.too_late():
                 self._replace(replica, "did not become ready")
 
     def _replace(self, replica: Replica, why: str) -> None:
@@ -160,9 +160,6 @@ class JudgeServer:
         replica.restarts += 1
         say(f"replica {replica.number}: {why}; restart {replica.restarts} of {self.server.max_restarts}")
         self._start(replica)
-
-    def _too_late(self, replica: Replica) -> bool:
-        return time.monotonic() - replica.started > self.server.start_timeout_s
 
     def _publish(self) -> None:
         """Write the endpoint file if the set of ready replicas changed."""

@@ -81,6 +81,7 @@ class WorkerGroup:
 
     def __enter__(self) -> WorkerGroup:
         if self.ranks.plays:
+            self._stack.enter_context(self.policy.engine)
             self._pool = self._stack.enter_context(open_pool(self.config))
         return self
 
@@ -284,11 +285,13 @@ class WorkerGroup:
             self._learner.export_hf(folder, self.policy.tokenizer)
 
     def _hand_over(self) -> None:
-        """The learners' weights to everyone who plays."""
+        """The learners' weights, and their number, to everyone who plays."""
+        version = torch.tensor(0)
         if self._learner is not None:
             self._learner.weights_into(self.policy.model)
+            version.fill_(self._learner.updates)
         if self.ranks.layout.rollout_nodes:
             with torch.no_grad():
-                self.ranks.share_tensors([*self.policy.model.parameters(), *self.policy.model.buffers()])
+                self.ranks.share_tensors([version, *self.policy.model.parameters(), *self.policy.model.buffers()])
         if self._pool is not None:
-            self.policy.engine.load_weights(self.policy.model)
+            self.policy.engine.load_weights(self.policy.model, int(version))

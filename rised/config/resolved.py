@@ -101,9 +101,21 @@ def _keys_of(value: Any, operational: bool, key: str) -> Iterator[tuple[str, Any
         yield key, tree_of(value), operational
 
 
+def strict_values(settings: BaseModel) -> dict[str, Any]:
+    """The strict keys with their values; a field that was added later is left out at its default."""
+    later = {
+        name
+        for name, field in type(settings).model_fields.items()
+        if isinstance(field.json_schema_extra, dict)
+        and field.json_schema_extra.get("later")
+        and getattr(settings, name) == field.default
+    }
+    return {key: value for key, value, free in keys(settings) if not free and key.split(".")[0] not in later}
+
+
 def settings_hash(settings: BaseModel) -> str:
     """SHA-256 over the strict keys: equal for two settings that give the same result."""
-    return _hash({key: value for key, value, operational in keys(settings) if not operational})
+    return _hash(strict_values(settings))
 
 
 def full_hash(settings: BaseModel) -> str:

@@ -24,6 +24,14 @@ def strict(default: Any = ..., *, description: str, **constraints: Any) -> Any:
     return Field(default, description=description, json_schema_extra={"resume": "strict"}, **constraints)
 
 
+def strict_later(default: Any, *, description: str) -> Any:
+    """A strict field that was added when runs were there already.
+
+    At its default it is no part of the settings' hash, so that those runs go on under the hash that they began with.
+    """
+    return Field(default, description=description, json_schema_extra={"resume": "strict", "later": True})
+
+
 def operational(default: Any = ..., *, description: str, **constraints: Any) -> Any:
     """A field that may change in a resumed run without changing its result."""
     return Field(default, description=description, json_schema_extra={"resume": "operational"}, **constraints)

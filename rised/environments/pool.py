@@ -10,7 +10,6 @@ in ``workerprocess``.
 from __future__ import annotations
 
 import logging
-import selectors
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import Any
 
 from rised.config import Settings
 from rised.environments.base import EnvironmentFault, StepResult, Task
+from rised.environments.execution import Execution, Job
 from rised.environments.worker import digest
 from rised.environments.workerprocess import WorkerDied, WorkerProcess
 
@@ -60,14 +60,6 @@ class _Episode:
     fault: EpisodeFault | None = None
 
 
-@dataclass(slots=True)
-class _Job:
-    """The next thing to do for one slot: reset (``action`` None) or step."""
-
-    slot: int
-    action: str | None
-
-
 class EnvironmentPool:
     """Batched episodes over worker processes.
 
@@ -88,7 +80,7 @@ class EnvironmentPool:
     ) -> None:
         if worker_count < 1:
             raise ValueError(f"worker_count must be at least 1, got {worker_count}")
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._recycle_after_episodes = recycle_after_episodes
         self._configuration = {
             "op": "configure",
@@ -105,16 +97,16 @@ class EnvironmentPool:
         """How often a worker was replaced because it died or hung."""
         self.max_turns: dict[str, int] = {}
         """Each environment's own limit of turns."""
-        self._workers = [WorkerProcess() for _ in range(worker_count)]
+        self.workers = [WorkerProcess() for _ in range(worker_count)]
         try:
-            for worker in self._workers:
+            for worker in self.workers:
                 with suppress(WorkerDied):
                     worker.send(self._configuration)
-            for index, worker in enumerate(self._workers):
+            for index, worker in enumerate(self.workers):
                 try:
                     self.max_turns = self._answer(worker)
                 except WorkerDied:
-                    self._replace(index, died=True)
+                    self.replace(index, died=True)
         except BaseException:
             self.close()
             raise
@@ -129,13 +121,13 @@ class EnvironmentPool:
 
     def close(self) -> None:
         """End all workers."""
-        for worker in self._workers:
+        for worker in self.workers:
             worker.close()
 
     @property
     def worker_pids(self) -> list[int]:
         """Process ids of the workers."""
-        return [worker.pid for worker in self._workers]
+        return [worker.pid for worker in self.workers]
 
     def system_prompt(self, environment: str) -> str:
         """The environment's instructions in its configured style."""
@@ -151,15 +143,12 @@ class EnvironmentPool:
         requests = list(requests)
         self.release([slot for slot, _, _ in requests])
         for slot, task, seed in requests:
-            if task.environment not in self._configuration["settings"]:
-                raise EnvironmentFault(f"task {task.task_id!r}: this pool has no environment {task.environment!r}")
-            self._episodes[slot] = _Episode(task, seed, self._choose_worker(task))
-        self._run([_Job(slot, None) for slot, _, _ in requests])
-        return {slot: self._episodes[slot].fault or self._episodes[slot].observations[0] for slot, _, _ in requests}
+            self.place(slot, task, seed)
+        return self._run([Job(slot, None) for slot, _, _ in requests])
 
     def step_many(self, requests: Iterable[tuple[int, str]]) -> dict[int, StepResult]:
         """Execute one action in each slot; a given-up episode answers done with stop ``environment_error``."""
-        jobs = [_Job(slot, action) for slot, action in requests]
+        jobs = [Job(slot, action) for slot, action in requests]
         for job in jobs:
             episode = self._episodes.get(job.slot)
             if episode is None or episode.done or episode.fault:
@@ -171,22 +160,18 @@ class EnvironmentPool:
         """Forget the episodes of ``slots`` (unknown slots are ignored) and recycle workers that are due."""
         by_worker: dict[int, list[int]] = {}
         for slot in slots:
-            episode = self._episodes.pop(slot, None)
-            if episode is not None and episode.alive:
-                by_worker.setdefault(episode.worker, []).append(slot)
-        for index, worker in enumerate(self._workers):
-            if index in by_worker:
-                self._ask(index, {"op": "release", "slots": by_worker[index]})
-            unused = all(not e.alive for e in self._episodes.values() if e.worker == index)
-            if unused and worker.episodes_begun >= self._recycle_after_episodes:
-                self._replace(index)
+            index = self.forget(slot)
+            if index is not None:
+                by_worker.setdefault(index, []).append(slot)
+        for index in range(len(self.workers)):
+            self.release_on(index, by_worker.get(index, ()))
 
     # ---- placement
 
     def _choose_worker(self, task: Task) -> int:
         """The worker that already has this task (its caches are warm) unless that would unbalance the pool."""
-        load = [0] * len(self._workers)
-        siblings = [0] * len(self._workers)
+        load = [0] * len(self.workers)
+        siblings = [0] * len(self.workers)
         for episode in self._episodes.values():
             if episode.task.environment == task.environment and not episode.done:
                 load[episode.worker] += 1
@@ -200,77 +185,71 @@ class EnvironmentPool:
 
     # ---- execution
 
-    def _run(self, jobs: list[_Job]) -> dict[int, StepResult]:
-        queues: list[list[_Job]] = [[] for _ in self._workers]
-        for job in reversed(jobs):
-            queues[self._episodes[job.slot].worker].append(job)
-        results: dict[int, StepResult] = {}
-        running: dict[int, _Job] = {}
-        with selectors.DefaultSelector() as selector:
-            self._start_next(range(len(queues)), queues, running, selector, results)
-            while running:
-                wait_s = min(self._workers[index].deadline for index in running) - time.monotonic()
-                ready = {key.data for key, _ in selector.select(max(wait_s, 0.0))}
-                now = time.monotonic()
-                ready |= {index for index in running if self._workers[index].deadline <= now}
-                for index in sorted(ready):
-                    job = running[index]
-                    try:
-                        answer = self._workers[index].receive_available()
-                        if answer is None:
-                            if self._workers[index].deadline > now:
-                                continue
-                            raise WorkerDied(f"no answer within {self._timeout_s:g} s")
-                    except WorkerDied as death:
-                        selector.unregister(self._workers[index].stdout)
-                        self._replace(index, died=True)
-                        self._lose(job, str(death), queues[index], results)
-                    else:
-                        selector.unregister(self._workers[index].stdout)
-                        self._take_answer(job, answer, queues[index], results)
-                    del running[index]
-                    self._start_next([index], queues, running, selector, results)
-        return {job.slot: results[job.slot] for job in jobs if job.slot in results}
+    def execution(self) -> Execution:
+        """Jobs that are added while others run; see :meth:`place`."""
+        return Execution(self)
 
-    def _start_next(
-        self,
-        indices: Iterable[int],
-        queues: list[list[_Job]],
-        running: dict[int, _Job],
-        selector: selectors.BaseSelector,
-        results: dict[int, StepResult],
-    ) -> None:
-        for index in indices:
-            while queues[index] and index not in running:
-                job = queues[index].pop()
-                episode = self._episodes[job.slot]
-                worker = self._workers[index]
-                request: dict[str, Any] = {"op": "play", "slot": job.slot}
-                replayed = 0
-                if not episode.alive:
-                    replayed = len(episode.actions)
-                    request |= {"task": asdict(episode.task), "seed": episode.seed, "history": list(episode.actions)}
-                    worker.episodes_begun += 1
-                if job.action is not None:
-                    request["action"] = job.action
-                try:
-                    worker.send(request)
-                except WorkerDied:
-                    # It died between two requests, so no episode is to blame.
-                    if not episode.alive:
-                        self._idle_deaths += 1
-                        if self._idle_deaths >= IDLE_DEATHS_UNTIL_ERROR:
-                            raise EnvironmentFault("environment workers die as soon as they start") from None
-                    self._replace(index, died=True)
-                    queues[index].append(job)
-                    continue
-                worker.deadline = time.monotonic() + self._timeout_s * (1 + replayed)
-                running[index] = job
-                selector.register(worker.stdout, selectors.EVENT_READ, index)
+    def place(self, slot: int, task: Task, seed: int) -> None:
+        """Take up an episode that is to be reset in ``slot``; :meth:`reset_many` does it by itself."""
+        if task.environment not in self._configuration["settings"]:
+            raise EnvironmentFault(f"task {task.task_id!r}: this pool has no environment {task.environment!r}")
+        self._episodes[slot] = _Episode(task, seed, self._choose_worker(task))
 
-    def _take_answer(
-        self, job: _Job, answer: dict[str, Any], queue: list[_Job], results: dict[int, StepResult]
-    ) -> None:
+    def _run(self, jobs: list[Job]) -> dict[int, Any]:
+        results: dict[int, Any] = {}
+        with self.execution() as execution:
+            execution.add(jobs)
+            while not execution.idle:
+                results |= execution.wait()
+        return {job.slot: results[job.slot] for job in jobs}
+
+    # ---- what the execution asks
+
+    def worker_of(self, slot: int) -> int:
+        """Index of the worker of the slot's episode."""
+        return self._episodes[slot].worker
+
+    def forget(self, slot: int) -> int | None:
+        """Drop a slot's episode; the worker that holds it, if one does."""
+        episode = self._episodes.pop(slot, None)
+        return episode.worker if episode is not None and episode.alive else None
+
+    def release_on(self, index: int, slots: Sequence[int]) -> None:
+        """Have an idle worker forget episodes, and replace it if it is due."""
+        if slots:
+            self._ask(index, {"op": "release", "slots": list(slots)})
+        worker = self.workers[index]
+        unused = all(not e.alive for e in self._episodes.values() if e.worker == index)
+        if unused and worker.episodes_begun >= self._recycle_after_episodes:
+            self.replace(index)
+
+    def send(self, index: int, job: Job) -> bool:
+        """Give an idle worker its next job; False if it turned out to be dead and was replaced."""
+        episode = self._episodes[job.slot]
+        worker = self.workers[index]
+        request: dict[str, Any] = {"op": "play", "slot": job.slot}
+        replayed = 0
+        if not episode.alive:
+            replayed = len(episode.actions)
+            request |= {"task": asdict(episode.task), "seed": episode.seed, "history": list(episode.actions)}
+            worker.episodes_begun += 1
+        if job.action is not None:
+            request["action"] = job.action
+        try:
+            worker.send(request)
+        except WorkerDied:
+            # It died between two requests, so no episode is to blame.
+            if not episode.alive:
+                self._idle_deaths += 1
+                if self._idle_deaths >= IDLE_DEATHS_UNTIL_ERROR:
+                    raise EnvironmentFault("environment workers die as soon as they start") from None
+            self.replace(index, died=True)
+            return False
+        worker.deadline = time.monotonic() + self.timeout_s * (1 + replayed)
+        return True
+
+    def take_answer(self, job: Job, answer: dict[str, Any], results: dict[int, Any]) -> bool:
+        """Book what a worker answered into ``results``; True if the job has to be done again."""
         episode = self._episodes[job.slot]
         self._idle_deaths = 0
         if "error" in answer:
@@ -278,16 +257,14 @@ class EnvironmentPool:
                 raise EnvironmentFault(f"{answer['error']}\n{answer['traceback']}")
             log.warning("%s\n%s", answer["error"], answer["traceback"])
             episode.alive = False
-            self._lose(job, answer["error"], queue, results)
-            return
+            return self.lose(job, answer["error"], results)
         payload = answer["ok"]
         if "observation" in payload:
             if not episode.observations:
                 episode.observations.append(payload["observation"])
             elif payload["digest"] != digest(episode.observations):
                 episode.losses = LOSSES_UNTIL_GIVEN_UP
-                self._lose(job, "a replay of the same actions gave other observations", queue, results)
-                return
+                return self.lose(job, "a replay of the same actions gave other observations", results)
             episode.alive = True
         if job.action is not None:
             result = StepResult(**payload["step"])
@@ -295,14 +272,16 @@ class EnvironmentPool:
             episode.observations.append(result.observation)
             episode.done = result.done
             results[job.slot] = result
+        else:
+            results[job.slot] = episode.observations[0]
+        return False
 
-    def _lose(self, job: _Job, reason: str, queue: list[_Job], results: dict[int, StepResult]) -> None:
-        """Count a loss of the episode that was running, and try again or give it up."""
+    def lose(self, job: Job, reason: str, results: dict[int, Any]) -> bool:
+        """Count a loss of the episode that was running; True: try again, False: it is given up."""
         episode = self._episodes[job.slot]
         episode.losses += 1
         if episode.losses < LOSSES_UNTIL_GIVEN_UP:
-            queue.append(job)
-            return
+            return True
         task = episode.task
         episode.fault = EpisodeFault(task.environment, task.task_id, episode.seed, reason)
         self.faults.append(episode.fault)
@@ -310,22 +289,25 @@ class EnvironmentPool:
         if job.action is not None:
             info = {"fault": str(episode.fault)}
             results[job.slot] = StepResult("", True, "", False, stop=ENVIRONMENT_ERROR, info=info)
+        else:
+            results[job.slot] = episode.fault
+        return False
 
-    def _replace(self, index: int, died: bool = False) -> None:
+    def replace(self, index: int, died: bool = False) -> None:
         """Start another process in place of worker ``index``; its episodes are replayed when next used."""
         self.restarts += died
-        self._workers[index].close()
+        self.workers[index].close()
         for episode in self._episodes.values():
             if episode.worker == index:
                 episode.alive = False
         for attempt in range(1, LOSSES_UNTIL_GIVEN_UP + 1):
-            self._workers[index] = WorkerProcess()
+            self.workers[index] = WorkerProcess()
             try:
-                self._workers[index].send(self._configuration)
-                self.max_turns = self._answer(self._workers[index])
+                self.workers[index].send(self._configuration)
+                self.max_turns = self._answer(self.workers[index])
                 return
             except WorkerDied:
-                self._workers[index].close()
+                self.workers[index].close()
                 if attempt == LOSSES_UNTIL_GIVEN_UP:
                     raise
 
@@ -333,16 +315,16 @@ class EnvironmentPool:
         """The answer of worker ``index`` to a request that concerns no running episode."""
         for attempt in range(1, LOSSES_UNTIL_GIVEN_UP + 1):
             try:
-                self._workers[index].send(request)
-                return self._answer(self._workers[index])
+                self.workers[index].send(request)
+                return self._answer(self.workers[index])
             except WorkerDied:
-                self._replace(index, died=True)
+                self.replace(index, died=True)
                 if attempt == LOSSES_UNTIL_GIVEN_UP:
                     raise
 
     def _answer(self, worker: WorkerProcess) -> Any:
         """Wait for the answer to a request that concerns no episode."""
-        answer = worker.receive(self._timeout_s)
+        answer = worker.receive(self.timeout_s)
         if "error" in answer:
             raise EnvironmentFault(f"{answer['error']}\n{answer['traceback']}")
         return answer["ok"]

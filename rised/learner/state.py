@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rised.learner.errors import LearnerError
+from rised.models.checkpoints import save_checkpoint
 
 FORMAT_VERSION = 1
 POLICY, OPTIMIZER, COUNTERS = "policy.safetensors", "optimizer.safetensors", "learner.json"
@@ -115,17 +116,12 @@ def export_hf(
 ) -> None:
     """Write config, generation config, tokenizer and the *full* ``state_dict``, ``lm_head.weight`` included.
 
-    ``save_pretrained`` leaves out a tied head, and an engine that reloads weights in place then keeps the old one.
     ``state_dict``: the tensors, where the model does not hold them itself.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        model.config.save_pretrained(folder)
+        save_checkpoint(folder, model.config, model.state_dict() if state_dict is None else state_dict)
         if model.generation_config is not None:
             model.generation_config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        found = model.state_dict() if state_dict is None else state_dict
-        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in found.items()}
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     except (OSError, SafetensorError) as error:
         raise LearnerError(f"the policy could not be exported to {folder}: {error}") from error

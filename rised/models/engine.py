@@ -42,6 +42,7 @@ class TransformersEngine:
         end_token_id: int,
         dtype: torch.dtype | None = None,
         prefill_tokens: int = 4096,
+        weight_version: int | None = None,
     ) -> None:
         _check_attention(model)
         output_head(model)
@@ -57,12 +58,24 @@ class TransformersEngine:
         self.tokens_fed = 0
         """Positions computed so far, padding and copies left out."""
         self.tokens_generated = 0
+        self.weight_version = weight_version
+        """Number of the update that the weights come from; None where nobody said."""
         if self.copies_weights:
-            self.load_weights(model)
+            self.load_weights(model, weight_version)
+
+    def __enter__(self) -> TransformersEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to give back."""
 
     @torch.no_grad()
-    def load_weights(self, source: PreTrainedModel) -> None:
-        """Take over the weights of ``source`` (same architecture). Does nothing if the engine uses that very model."""
+    def load_weights(self, source: PreTrainedModel, weight_version: int | None = None) -> None:
+        """Take over the weights of ``source`` (same architecture), those after ``weight_version`` updates.
+
+        Copies nothing if the engine uses that very model.
+        """
+        self.weight_version = weight_version
         if source is self.model:
             return
         targets = dict(self.model.named_parameters())
@@ -230,7 +243,7 @@ class GenerationSession:
             hidden_ND = self._decode_pass(ids_N, torch.from_numpy(starts).to(self._device))
             starts = starts + alive
         engine.tokens_generated += sum(map(len, sampled))
-        return [Generated(*reply) for reply in zip(sampled, logprobs, ended, strict=True)]
+        return [Generated(*reply, engine.weight_version) for reply in zip(sampled, logprobs, ended, strict=True)]
 
     def _bring_to_front(self, rows: list[int], length: int = 0) -> None:
         """Swap ``rows`` into the first physical rows; ``length``: positions in use beyond the noted ones."""

@@ -24,6 +24,12 @@ def episode_uniforms(seed: int, count: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(key=seed)).random(count)
 
 
+def reply_seed(seed: int, turn: int) -> int:
+    """A 63-bit seed of the ``turn``-th reply of an episode (or text), for engines that draw themselves."""
+    digest = hashlib.sha256(f"rised-reply\x1f{seed}\x1f{turn}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
 def sample(
     logits_NV: torch.Tensor, temperature: float, uniforms_N: torch.Tensor, top_p: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,9 +9,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rised.models.protocols import WritingEngine
+from rised.models.protocols import Generated, GenerationRequest, RequestEngine, WritingEngine
 from rised.models.rendering import ChatRendering
-from rised.models.sampling import episode_uniforms
+from rised.models.sampling import episode_uniforms, reply_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,28 @@ def write(engine: WritingEngine, rendering: ChatRendering, request: WritingReque
     count, limit = len(request.seeds), request.max_new_tokens
     if len(prompt) + limit > engine.max_positions:
         return [Written("", False, False)] * count
-    session = engine.session(count, request.temperature, top_p=request.top_p)
-    uniforms = [episode_uniforms(seed, limit) for seed in request.seeds]
-    replies = session.generate(range(count), [prompt] * count, [limit] * count, uniforms)
+    if isinstance(engine, RequestEngine):
+        replies = _requested(engine, prompt, request)
+    else:
+        session = engine.session(count, request.temperature, top_p=request.top_p)
+        uniforms = [episode_uniforms(seed, limit) for seed in request.seeds]
+        replies = session.generate(range(count), [prompt] * count, [limit] * count, uniforms)
     return [Written(rendering.decode(_body(r.token_ids, rendering.end_token_id)), r.ended) for r in replies]
+
+
+def _requested(engine: RequestEngine, prompt: list[int], request: WritingRequest) -> list[Generated]:
+    asked = [
+        GenerationRequest(
+            token_ids=prompt,
+            max_new_tokens=request.max_new_tokens,
+            seed=reply_seed(seed, 0),
+            temperature=request.temperature,
+            top_p=request.top_p,
+            affinity=f"text-{request.seeds[0]}",
+        )
+        for seed in request.seeds
+    ]
+    return [future.result().reply for future in [engine.submit(one) for one in asked]]
 
 
 def _body(ids: Sequence[int], end_token_id: int) -> list[int]:

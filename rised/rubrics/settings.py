@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from rised.config.settings import Settings, operational, strict
+from rised.models.server_settings import ServerSettings
 
 ResponseFormat = Literal["json_schema", "none"]
 
@@ -93,7 +94,7 @@ class RubricSettings(Settings):
     window_steps: int = strict(5, description="steps of tags that the recent window keeps per environment", ge=1)
 
 
-class JudgeServerSettings(Settings):
+class JudgeServerSettings(ServerSettings):
     """How ``stages.serve_judge`` serves the judge's model. Operational throughout: it shapes no verdict.
 
     The words of ``command`` and ``arguments`` may hold {python}, {model} (the name that clients use), {weights},
@@ -109,25 +110,10 @@ class JudgeServerSettings(Settings):
         min_length=1,
         description="the server's command, word by word, with placeholders",
     )
-    arguments: list[str] = operational([], description="further words of the command")
-    python: str | None = operational(
-        None,
-        description="interpreter that {python} stands for, where vLLM has an environment of its own; null: this one",
-    )
-    environment: dict[str, str] = operational({}, description="environment variables of the server")
     weights: str | None = operational(None, description="local directory of the weights; null: the judge's `model`")
-    replicas: int = operational(1, gt=0, description="servers side by side")
-    tensor_parallel: int = operational(1, gt=0, description="GPUs of one replica")
-    use_gpus: bool = operational(True, description="whether each replica gets a slice of the visible GPUs")
     bind: str = operational("0.0.0.0", min_length=1, description="address that the servers listen at")
     advertise: str | None = operational(None, description="host in the endpoint file; null: this host's own name")
     first_port: int = operational(8000, gt=0, lt=65536, description="ports are free ones of the 1024 from here on")
     health_path: str = operational(
         "/health", pattern=r"^/", description="route that answers 200 when a server is ready"
     )
-    start_timeout_s: float = operational(1800.0, gt=0, description="longest time until all replicas are ready")
-    health_every_s: float = operational(10.0, gt=0, description="seconds between two health checks")
-    health_timeout_s: float = operational(10.0, gt=0, description="deadline of one health check")
-    unhealthy_checks: int = operational(3, gt=0, description="failed checks in a row until a replica is replaced")
-    max_restarts: int = operational(5, ge=0, description="restarts of one replica; then it stays out")
-    stop_grace_s: float = operational(20.0, ge=0, description="seconds from SIGTERM to SIGKILL of a replica")

@@ -114,7 +114,7 @@ def test_an_exception_in_an_environment_is_retried_then_reported_with_its_task(m
 
 def test_a_hanging_worker_is_replaced_after_the_timeout(make_pool: Any) -> None:
     pool = make_pool(1, timeout_s=10.0)
-    pool._timeout_s = 5.0
+    pool.timeout_s = 5.0
     transcript = play(pool, [task(5, {"kind": "hang", "turn": 2, "times": 1}), task(6)])
     assert pool.restarts == 1 and pool.faults == []
     assert transcript == play(make_pool(1), [task(5), task(6)])

@@ -1,0 +1,69 @@
+"""Which of a host's GPUs are this process's, and whether vLLM is there to serve with them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from rised.config import ConfigError
+from rised.models.engine_settings import VllmEngineSettings
+from rised.models.server_process import device_slices
+
+_PROBE = (
+    "import importlib.metadata as m, importlib.util as u, sys\n"
+    "assert u.find_spec('vllm')\n"
+    "names = [n for n in m.packages_distributions().get('vllm', ()) ] or ['vllm']\n"
+    "print(m.version(names[0]))"
+)
+_PROBE_TIMEOUT_S = 120
+
+
+def own_devices(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with this process's part of CUDA_VISIBLE_DEVICES.
+
+    Processes of one node that all see all of its GPUs share them out in the order of LOCAL_RANK; where each was given
+    fewer than there are processes, they are its own already.
+    """
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    rank, size = int(environment.get("LOCAL_RANK", "0")), int(environment.get("LOCAL_WORLD_SIZE", "1"))
+    if visible is None or size == 1:
+        return dict(environment)
+    devices = [device.strip() for device in visible.split(",") if device.strip()]
+    if len(devices) < size:
+        return dict(environment)
+    share = len(devices) // size
+    return dict(environment) | {"CUDA_VISIBLE_DEVICES": ",".join(devices[rank * share : (rank + 1) * share])}
+
+
+def server_devices(settings: VllmEngineSettings, environment: Mapping[str, str]) -> list[list[str]]:
+    """The GPUs of each of this process's servers. ModelError if there are too few.
+
+    With weights from GPU to GPU the first of the process's GPUs is the learner's alone.
+    """
+    own = own_devices(environment)
+    if settings.handover == "nccl" and settings.use_gpus:
+        visible = own.get("CUDA_VISIBLE_DEVICES")
+        needed = settings.replicas * settings.tensor_parallel
+        devices = [str(i) for i in range(needed + 1)] if visible is None else visible.split(",")
+        own["CUDA_VISIBLE_DEVICES"] = ",".join(devices[1:])
+    return device_slices(settings, own, "engine")
+
+
+def vllm_version(settings: VllmEngineSettings) -> str:
+    """Version of the vLLM that the interpreter finds. ConfigError says how to get one, before anything is loaded."""
+    interpreter = settings.python or sys.executable
+    if not (Path(interpreter).is_file() and os.access(interpreter, os.X_OK)):
+        raise ConfigError(
+            f"engine.python: there is no interpreter {interpreter}; `make vllm` sets up one in .venv-vllm, or name the "
+            "one of an environment that has vLLM"
+        )
+    done = subprocess.run([interpreter, "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S)
+    if done.returncode != 0:
+        raise ConfigError(
+            f"engine.type is vllm, but {interpreter} has no vLLM: install it there (`pip install 'rised[cluster]'` for "
+            "GPUs, `make vllm` for CPUs), name another interpreter as engine.python, or set engine.type: transformers"
+        )
+    return done.stdout.strip()

@@ -1,0 +1,82 @@
+"""The rules of an episode: how it begins, how long a reply may be, when it ends. The same for every collector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rised.environments.base import StepResult
+from rised.environments.pool import EnvironmentPool, EpisodeFault
+from rised.models.errors import ModelError
+from rised.models.protocols import Generated
+from rised.models.rendering import ChatRendering
+from rised.records.types import StopReason
+from rised.rollouts.episode import Episode
+from rised.rollouts.settings import RolloutSettings
+
+
+class EpisodeRules:
+    """The limits and the rendering of one environment's episodes.
+
+    Reward and success are the environment's. Running out of turns is a failure by the benchmarks' rules (reward 0);
+    running out of the token budget is ours and leaves the reward invalid (success False), as do environment errors and
+    prefix violations (success None).
+    """
+
+    def __init__(
+        self, environment: str, rendering: ChatRendering, pool: EnvironmentPool, settings: RolloutSettings
+    ) -> None:
+        self._rendering = rendering
+        self._max_turns = settings.max_turns.get(environment, pool.max_turns[environment])
+        self._max_new_tokens = settings.max_new_tokens(environment)
+        self._max_episode_tokens = settings.max_episode_tokens
+
+    def begin(self, episode: Episode, instructions: str, observation: str | EpisodeFault) -> None:
+        """Take the environment's first answer."""
+        episode.system_prompt = episode.plan.system_prompt(instructions)
+        if isinstance(observation, EpisodeFault):
+            episode.stop(StopReason.ENVIRONMENT_ERROR)
+        else:
+            episode.add_prompt(self._rendering.start(episode.system_prompt, observation), observation)
+
+    def reply_limit(self, episode: Episode) -> int:
+        """Tokens that the next reply may have; below 1 the episode ends here."""
+        # One token is kept for the end token that closes a truncated reply.
+        limit = min(self._max_new_tokens, self._max_episode_tokens - len(episode.token_ids) - 1)
+        if limit < 1:
+            episode.stop(StopReason.EPISODE_TOKEN_LIMIT, success=False)
+        return limit
+
+    def take_reply(self, episode: Episode, reply: Generated, limit: int, seen: Sequence[int]) -> str | None:
+        """Append a reply; returns the action to execute, None if the episode ends here.
+
+        ``seen``: what the engine says that it was conditioned on and sampled, in order. ModelError if other weights
+        sampled it than those that the plan says: a rollout is of one version.
+        """
+        version, wanted = reply.weight_version, episode.plan.weight_version
+        if version is not None and version != wanted:
+            raise ModelError(
+                f"rollout {episode.plan.rollout_id}: a reply was sampled with version {version} of the weights instead "
+                f"of {wanted}; weights may only be handed over between two collections"
+            )
+        text = self._rendering.decode(reply.token_ids[:-1] if reply.ended else reply.token_ids)
+        before = len(episode.token_ids)
+        episode.add_reply(reply, text, self._rendering.end_token_id)
+        if list(seen) != episode.token_ids[: before + len(reply.token_ids)]:
+            episode.add_unexecuted_turn()
+            episode.stop(StopReason.PREFIX_VIOLATION)
+        elif not reply.ended and limit < self._max_new_tokens:
+            episode.add_unexecuted_turn()
+            episode.stop(StopReason.EPISODE_TOKEN_LIMIT, success=False)
+        else:
+            return text
+        return None
+
+    def take_result(self, episode: Episode, result: StepResult) -> None:
+        """Append what the environment answered to an action."""
+        episode.add_result(result)
+        if not episode.live:
+            return
+        if len(episode.turns) >= self._max_turns:
+            episode.stop(StopReason.TURN_LIMIT, reward=0.0, success=False)
+        else:
+            episode.add_prompt(self._rendering.extend(result.observation), result.observation)
