@@ -264,7 +264,7 @@ def _measure(
     pool: EnvironmentPool,
 ) -> list[Gradient]:
     model = config.model.model_copy(update={"path": str(run / CHECKPOINTS / step_name(step))})
-    policy = open_policy(config.model_copy(update={"model": model}), step)
+    policy = open_policy(config.model_copy(update={"model": model}), step, computes=True)
     plans = gradient_plans(config, settings, chosen, step)
     with policy.engine:
         batches = play(config, plans, policy, pool)

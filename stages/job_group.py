@@ -59,9 +59,18 @@ class JobGroup:
         return found
 
     def share_tensors(self, tensors: Sequence[Tensor]) -> None:
-        """Overwrite the tensors of every process by the first one's. On GPUs: not run on a GPU so far."""
+        """Overwrite the tensors of every process by the first one's, wherever they lie.
+
+        They travel between GPUs where all processes have one, which has not been run on a GPU.
+        """
         for tensor in tensors:
-            self._broadcast(self._devices if tensor.is_cuda else self._host, tensor)
+            if self._devices is None:
+                self._broadcast(self._host, tensor)
+                continue
+            staged = tensor if tensor.is_cuda else tensor.cuda()
+            self._broadcast(self._devices, staged)
+            if staged is not tensor:
+                tensor.copy_(staged)
 
     def _broadcast(self, group: Any, tensor: Tensor) -> None:
         options = distributed.BroadcastOptions()

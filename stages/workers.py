@@ -58,7 +58,8 @@ class WorkerGroup:
     def __init__(self, config: RunSettings, ranks: Ranks, terms: Sequence[LossTerm] = ()) -> None:
         """``terms``: of the loss, for a run that learns; such a run's ``config`` is a RunConfig."""
         self.config, self.ranks, self.terms = config, ranks, terms
-        self.policy: Policy = open_policy(config)
+        learns_in_place = ranks.learns and config.learner.trains_in_place and isinstance(config, RunConfig)
+        self.policy: Policy = open_policy(config, computes=learns_in_place, plays=ranks.plays)
         self._learner = self._make_learner(config) if isinstance(config, RunConfig) and ranks.learns else None
         if self._learner is None and config.learner.threads is not None:
             torch.set_num_threads(config.learner.threads)

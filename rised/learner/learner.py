@@ -85,7 +85,9 @@ class Learner:
         self._open()
 
     def _open(self) -> None:
-        """Make the optimiser."""
+        """Make the optimiser; the reference goes where the policy is."""
+        if self.reference_model is not None:
+            self.reference_model.to(self.device)  # type: ignore[arg-type]
         self.optimizer: Any = torch.optim.AdamW(
             self.model.parameters(),
             lr=self.settings.learning_rate,

@@ -9,6 +9,7 @@ is the plain learner's up to the order of sums.
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from rised.learner.passes import token_scorer
 from rised.learner.ranks import process_backend
 from rised.learner.settings import DeepSpeedLearnerSettings
 from rised.learner.types import LossTerm, TrainingSequence
+from rised.models.devices import own_device
 
 
 def join_processes(ranks: int) -> None:
@@ -74,7 +76,11 @@ class DeepSpeedLearner(Learner):
     def _engine(self, module: torch.nn.Module, engine_config: dict[str, Any]) -> Any:
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         engine, *_ = deepspeed.initialize(
-            model=module, model_parameters=trained or None, config=engine_config, dist_init_required=False
+            args=argparse.Namespace(device_rank=own_device().index or 0),
+            model=module,
+            model_parameters=trained or None,
+            config=engine_config,
+            dist_init_required=False,
         )
         engine.eval()
         return engine

@@ -17,6 +17,9 @@ from rised.models.vllm_devices import vllm_version
 class EngineKind(Protocol):
     """How an engine of one type comes to be."""
 
+    in_process: bool
+    """Whether it generates with the very model that it is given, in this process."""
+
     def packages(self, settings: Any) -> dict[str, str]:
         """Packages that it needs beside the common ones, with versions. ConfigError if they are missing."""
         ...
@@ -29,6 +32,8 @@ class EngineKind(Protocol):
 
 
 class _Transformers:
+    in_process = True
+
     def packages(self, settings: EngineSettings) -> dict[str, str]:
         return {}
 
@@ -44,6 +49,8 @@ class _Transformers:
 
 
 class _Vllm:
+    in_process = False
+
     def packages(self, settings: VllmEngineSettings) -> dict[str, str]:
         return {"vllm": vllm_version(settings)}
 

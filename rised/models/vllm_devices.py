@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rised.config import ConfigError
+from rised.models.devices import own_index
 from rised.models.engine_settings import VllmEngineSettings
 from rised.models.server_process import device_slices
 
@@ -27,15 +28,14 @@ def own_devices(environment: Mapping[str, str]) -> dict[str, str]:
     Processes of one node that all see all of its GPUs share them out in the order of LOCAL_RANK; where each was given
     fewer than there are processes, they are its own already.
     """
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    rank, size = int(environment.get("LOCAL_RANK", "0")), int(environment.get("LOCAL_WORLD_SIZE", "1"))
+    visible, size = environment.get("CUDA_VISIBLE_DEVICES"), int(environment.get("LOCAL_WORLD_SIZE", "1"))
     if visible is None or size == 1:
         return dict(environment)
     devices = [device.strip() for device in visible.split(",") if device.strip()]
     if len(devices) < size:
         return dict(environment)
-    share = len(devices) // size
-    return dict(environment) | {"CUDA_VISIBLE_DEVICES": ",".join(devices[rank * share : (rank + 1) * share])}
+    first = own_index(len(devices), environment)
+    return dict(environment) | {"CUDA_VISIBLE_DEVICES": ",".join(devices[first : first + len(devices) // size])}
 
 
 def server_devices(settings: VllmEngineSettings, environment: Mapping[str, str]) -> list[list[str]]:
