@@ -20,9 +20,10 @@ from rised.config import ConfigError
 from rised.experiment import ExperimentConfig, RunConfig
 from rised.learner.footprint import FLOAT32, Part, learner_parts, number_bytes
 from rised.learner.settings import DeepSpeedLearnerSettings, LearnerSettings
+from rised.models.engine_settings import VllmEngineSettings
 from rised.models.shape import ModelShape, shape_of_folder
 from rised.records.shards import RunReader
-from rised.rollouts.episodes import COHORTS_AT_ONCE
+from rised.rollouts.cohorts import COHORTS_AT_ONCE
 from stages.cli import run_stage
 from stages.loop import quotas
 from stages.setup import load_experiment, load_run
@@ -35,12 +36,16 @@ LENGTH_MULTIPLE = 32
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The processes of a training: how many learn, how many play, whether one does both, and a device's memory."""
+    """The processes of a training: how many learn, how many play, whether one does both, and a device's memory.
+
+    ``host_apart``: devices have a memory of their own, beside the host's.
+    """
 
     learners: int
     players: int
     shared: bool
     memory_gb: float | None
+    host_apart: bool = False
 
     @classmethod
     def of(cls, experiment: ExperimentConfig, memory_gb: float | None = None) -> Cluster:
@@ -55,7 +60,8 @@ class Cluster:
         memory = memory_gb or experiment.placement.device_memory_gb
         if memory is None and not wanted.get("gpus_per_node") and wanted.get("memory_gb"):
             memory = float(wanted["memory_gb"]) / per_node
-        return cls((nodes - playing) * per_node, (playing or nodes) * per_node, playing == 0, memory)
+        learners, players = (nodes - playing) * per_node, (playing or nodes) * per_node
+        return cls(learners, players, playing == 0, memory, bool(wanted.get("gpus_per_node")))
 
 
 def shape_of(config: RunConfig, root: Path = Path(".")) -> ModelShape:
@@ -75,8 +81,8 @@ def longest_pass(config: RunConfig) -> int:
     return max(config.learner.micro_batch_tokens, longest)
 
 
-def playing_parts(config: RunConfig, shape: ModelShape, learns_too: bool) -> tuple[list[Part], Part]:
-    """The weights that are played with, where they are not the learner's own; and the cache of the episodes at play."""
+def transformers_parts(config: RunConfig, shape: ModelShape, learns_too: bool) -> list[tuple[Part, bool]]:
+    """Of the engine in the process itself: weights that are not the learner's own, a cache for the episodes at play."""
     number = number_bytes(config.model.rollout_dtype)
     parts = []
     if not learns_too or not config.learner.trains_in_place:
@@ -88,9 +94,35 @@ def playing_parts(config: RunConfig, shape: ModelShape, learns_too: bool) -> tup
     episodes = COHORTS_AT_ONCE * config.rollout.cohort_size
     cache = shape.cache_bytes(episodes * config.rollout.max_episode_tokens, number)
     why = f"{COHORTS_AT_ONCE} x {config.rollout.cohort_size} episodes of {config.rollout.max_episode_tokens:,} tokens"
-    return parts, Part("key-value cache", cache, why)
+    return [*((part, True) for part in parts), (Part("key-value cache", cache, why), False)]
 
 
+def vllm_parts(config: RunConfig, shape: ModelShape, learns_too: bool) -> list[tuple[Part, bool]]:
+    """Of one GPU of a vLLM server: its part of the weights, and a cache in which one episode has room."""
+    assert isinstance(config.engine, VllmEngineSettings)
+    number, devices = number_bytes(config.model.rollout_dtype), config.engine.tensor_parallel
+    why = f"{config.model.rollout_dtype}, over {devices} GPUs" if devices > 1 else config.model.rollout_dtype
+    weights = Part(VLLM_WEIGHTS, number * shape.parameters // devices, why)
+    cache = Part("key-value cache", episode_cache(config, shape), "one episode, the least that vLLM needs")
+    return [(weights, True), (cache, True)]
+
+
+def episode_cache(config: RunConfig, shape: ModelShape) -> int:
+    """Bytes on each GPU for the keys and values of the longest episode in a vLLM server."""
+    assert isinstance(config.engine, VllmEngineSettings)
+    longest = config.engine.max_model_len or config.rollout.max_episode_tokens
+    whole = shape.cache_bytes(longest, number_bytes(config.model.rollout_dtype))
+    return whole // min(config.engine.tensor_parallel, shape.key_value_heads)
+
+
+PLAYING: Mapping[str, Callable[[RunConfig, ModelShape, bool], list[tuple[Part, bool]]]] = {
+    "transformers": transformers_parts,
+    "vllm": vllm_parts,
+}
+"""What a process holds to play, and whether it does so while it learns; by the engine's type."""
+
+
+VLLM_WEIGHTS = "vLLM's weights"
 PASSING = ("gradients", "gathered weights", "reduction buffer", "cast weights", "activations", "logits")
 """What a learner holds only while it learns."""
 
@@ -123,15 +155,32 @@ def needs(config: RunConfig, shape: ModelShape, cluster: Cluster) -> list[Need]:
         shape, config.learner, cluster.learners, tokens, with_reference=config.method.kl.coefficient > 0
     )
     learning = [(part, part.name not in PASSING, True) for part in learner]
-    weights, cache = playing_parts(config, shape, cluster.shared)
+    playing = PLAYING[config.engine.type](config, shape, cluster.shared)
     if cluster.shared:
-        both = [*learning, *((part, True, True) for part in weights), (cache, True, False)]
-        return [Need("plays and learns", tuple(both))]
-    own = playing_parts(config, shape, True)[0]
+        return [Need("plays and learns", (*learning, *((part, True, stays) for part, stays in playing)))]
+    # weights that are only handed on wait in the host's memory
+    handed_on = [] if cluster.host_apart else transformers_parts(config, shape, True)[:-1]
     return [
-        Need("learns", tuple([*learning, *((part, True, True) for part in own)])),
-        Need("plays", tuple([*((part, True, False) for part in weights), (cache, True, False)])),
+        Need("learns", (*learning, *((part, True, True) for part, _ in handed_on))),
+        Need("plays", tuple((part, True, False) for part, _ in playing)),
     ]
+
+
+def vllm_lines(config: RunConfig, shape: ModelShape, found: list[Need], memory_gb: float) -> Iterator[str]:
+    """How many episodes have room in vLLM's servers beside all else on their GPUs, and the share that gives them it."""
+    if not isinstance(config.engine, VllmEngineSettings):
+        return
+    one = episode_cache(config, shape)
+    need = next(need for need in found if "plays" in need.kind)
+    weights = next(part.bytes for part, _, _ in need.parts if part.name == VLLM_WEIGHTS)
+    rest = need.peak - weights - one
+    room = int(((1 - FREE_SHARE) * memory_gb * GB - rest - weights) // one)
+    yield (
+        f"vLLM: each of a process's {config.engine.replicas} servers has room for {room:,} of the longest episodes at "
+        f"once; the process asks for up to {config.engine.concurrency:,}."
+    )
+    share = (weights + room * one) / (memory_gb * GB)
+    yield f'  That takes engine.arguments: [--gpu-memory-utilization, "{share:.2f}"] (vLLM\'s default: 0.9).'
 
 
 def fits(found: list[Need], memory_gb: float) -> bool:
@@ -253,6 +302,7 @@ def report(config: RunConfig, experiment: ExperimentConfig, cluster: Cluster, me
     peak = max(need.peak for need in found) / GB
     usable = (1 - FREE_SHARE) * cluster.memory_gb
     if fits(found, cluster.memory_gb):
+        lines += vllm_lines(config, shape, found, cluster.memory_gb)
         return [*lines, f"It fits: {peak:.1f} GB of {usable:.1f} GB ({cluster.memory_gb:g} GB, a tenth kept free)."]
     lines.append(f"IT DOES NOT FIT: {peak:.1f} GB of {usable:.1f} GB ({cluster.memory_gb:g} GB, a tenth kept free).")
     steps, enough = mended(config, shape, cluster)

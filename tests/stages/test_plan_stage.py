@@ -88,6 +88,25 @@ def test_nodes_that_only_play_are_counted_by_themselves() -> None:
         Cluster.of(load_experiment(PAPER, ["placement.rollout_nodes=4"]))
 
 
+def test_vllms_servers_are_counted_with_their_share_of_the_device(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    apart = ("engine.type=vllm", "engine.tensor_parallel=2", "placement.rollout_nodes=1")
+    config, shape, cluster = paper(*apart)
+    learns, plays = needs(config, shape, cluster)
+    assert [(part.name, part.bytes) for part, _, _ in plays.parts] == [
+        ("vLLM's weights", 2 * shape.parameters // 2),
+        ("key-value cache", shape.cache_bytes(8192, 2) // 2),
+    ]
+    assert "policy to play with" not in {part.name for part, _, _ in learns.parts}, "that waits in the host's memory"
+    (both,) = needs(*paper("engine.type=vllm"))
+    assert both.learning > learns.learning, "on a shared device servers keep what they have while it learns"
+    code, text = planned(monkeypatch, capsys, PAPER, "--set", apart[0], "--set", apart[2])
+    assert code == 0
+    # 72 GB usable, 6.17 of them weights; 36 layers of 2 x 256 keys and values of 2 bytes for 8,192 tokens an episode
+    assert f"room for {int((72e9 - 2 * shape.parameters) // (36 * 2 * 256 * 2 * 8192))} of the longest episodes" in text
+
+
 def test_an_episode_longer_than_the_budget_is_the_largest_pass() -> None:
     config, _, _ = paper("learner.micro_batch_tokens=1000", "rollout.max_episode_tokens=8190")
     assert longest_pass(config) == 8192
