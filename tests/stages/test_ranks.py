@@ -47,9 +47,9 @@ class Job:
                 )
             )
 
-    def end(self) -> list[int]:
+    def end(self, most_s: float = MOST_S) -> list[int]:
         """Exit codes, in rank order."""
-        self.outputs = [process.communicate(timeout=MOST_S)[0] for process in self.processes]
+        self.outputs = [process.communicate(timeout=most_s)[0] for process in self.processes]
         codes = [process.returncode for process in self.processes]
         if set(codes) - {0, STOPPED}:
             print("\n".join(self.outputs))
