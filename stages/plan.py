@@ -20,6 +20,7 @@ from rised.config import ConfigError
 from rised.experiment import ExperimentConfig, RunConfig
 from rised.learner.footprint import FLOAT32, Part, learner_parts, number_bytes
 from rised.learner.settings import DeepSpeedLearnerSettings, LearnerSettings
+from rised.models.engine_settings import VllmEngineSettings
 from rised.models.shape import ModelShape, shape_of_folder
 from rised.records.shards import RunReader
 from rised.rollouts.episodes import COHORTS_AT_ONCE
@@ -82,6 +83,13 @@ def playing_parts(config: RunConfig, shape: ModelShape, learns_too: bool) -> tup
     if not learns_too or not config.learner.trains_in_place:
         whole = number_bytes(config.model.dtype) * shape.parameters
         parts.append(Part("policy to play with", whole, config.model.dtype))
+    engine = config.engine
+    if isinstance(engine, VllmEngineSettings):
+        parts.append(Part("vLLM's weights", number * shape.parameters // engine.tensor_parallel, "of one server's GPU"))
+        episodes = -(-engine.concurrency // engine.replicas)
+        cache = shape.cache_bytes(episodes * config.rollout.max_episode_tokens, number) // engine.tensor_parallel
+        why = f"{episodes} episodes of {config.rollout.max_episode_tokens:,} tokens, kept while it learns"
+        return parts, Part("key-value cache", cache, why)
     if config.model.rollout_dtype != config.model.dtype:
         copy = number * shape.parameters + FLOAT32 * shape.embedding_parameters
         parts.append(Part("its copy", copy, f"{config.model.rollout_dtype}, output layer in float32"))
@@ -125,7 +133,8 @@ def needs(config: RunConfig, shape: ModelShape, cluster: Cluster) -> list[Need]:
     learning = [(part, part.name not in PASSING, True) for part in learner]
     weights, cache = playing_parts(config, shape, cluster.shared)
     if cluster.shared:
-        both = [*learning, *((part, True, True) for part in weights), (cache, True, False)]
+        stays = isinstance(config.engine, VllmEngineSettings)
+        both = [*learning, *((part, True, True) for part in weights), (cache, True, stays)]
         return [Need("plays and learns", tuple(both))]
     own = playing_parts(config, shape, True)[0]
     return [
@@ -167,6 +176,8 @@ def mends(config: RunConfig, cluster: Cluster) -> Iterator[tuple[str, Change]]:
     while tokens // 2 >= config.rollout.max_episode_tokens:
         tokens //= 2
         yield f"learner.micro_batch_tokens: {tokens}", lambda c, t=tokens: _learner(c, micro_batch_tokens=t)  # type: ignore[misc]
+    if isinstance(config.engine, VllmEngineSettings):
+        yield from _fewer_episodes(config.engine)
     cohort = config.rollout.cohort_size
     while cohort > 1:
         cohort //= 2
@@ -187,6 +198,16 @@ def mends(config: RunConfig, cluster: Cluster) -> Iterator[tuple[str, Change]]:
             c, type="deepspeed", offload_optimizer=True, zero_stage=max(1, getattr(c.learner, "zero_stage", 2))
         ),
     )
+
+
+def _fewer_episodes(engine: VllmEngineSettings) -> Iterator[tuple[str, Change]]:
+    count = engine.concurrency
+    while count > 1:
+        count //= 2
+        yield (
+            f"engine.concurrency: {count}",
+            lambda c, n=count: c.model_copy(update={"engine": c.engine.model_copy(update={"concurrency": n})}),  # type: ignore[misc]
+        )
 
 
 def mended(config: RunConfig, shape: ModelShape, cluster: Cluster) -> tuple[list[tuple[str, int]], bool]:

@@ -55,6 +55,17 @@ def test_the_shapes_of_shipped_models_have_their_published_sizes(name: str, bill
     assert shape is not None and shape.parameters / 1e9 == pytest.approx(billions, rel=1e-3)
 
 
+def test_vllms_weights_and_cache_are_counted_and_stay_while_it_learns() -> None:
+    config, shape, cluster = paper("engine={type: vllm, tensor_parallel: 2, replicas: 2, concurrency: 64}")
+    (found,) = needs(config, shape, cluster)
+    parts = {part.name: part.bytes for part, plays, learns in found.parts if plays and learns}
+    assert parts["vLLM's weights"] == 2 * shape.parameters // 2
+    assert parts["key-value cache"] == shape.cache_bytes(32 * config.rollout.max_episode_tokens, 2) // 2
+    assert "its copy" not in {part.name for part, _, _ in found.parts}
+    names = [name for name, _ in mended(config, shape, Cluster(1, 1, True, 20.0))[0]]
+    assert any(name.startswith("engine.concurrency") for name in names)
+
+
 def test_the_papers_run_fits_its_cluster_as_it_is_configured() -> None:
     config, shape, cluster = paper()
     assert (cluster.learners, cluster.players, cluster.shared) == (32, 32, True)
