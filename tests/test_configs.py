@@ -14,6 +14,8 @@ from rised.environments.discovery import discover
 from rised.experiment import ExperimentConfig, RunConfig
 from rised.methods.registry import FOLDERS, known_types
 from rised.methods.settings import load_selectors
+from rised.models.engine_settings import VllmEngineSettings
+from rised.models.vllm_replica import command as engine_command
 from rised.nano_policy import NanoPolicyConfig
 from rised.rubrics.judges import make_judge
 from rised.rubrics.vocabulary import load_vocabulary
@@ -29,6 +31,7 @@ METHODS = sorted(CONFIGS.glob("methods/*.yaml"))
 ENVIRONMENTS = sorted(CONFIGS.glob("environments/*.yaml"))
 MODELS = sorted(CONFIGS.glob("models/*.yaml"))
 JUDGES = sorted(CONFIGS.glob("judges/*.yaml"))
+ENGINES = sorted(CONFIGS.glob("engines/*.yaml"))
 DISCOVERIES = sorted(CONFIGS.glob("discovery/*.yaml"))
 COVERED = {
     *EXPERIMENTS,
@@ -36,6 +39,7 @@ COVERED = {
     *ENVIRONMENTS,
     *MODELS,
     *JUDGES,
+    *ENGINES,
     *DISCOVERIES,
     CONFIGS / "base.yaml",
     CONFIGS / "paper.yaml",
@@ -122,6 +126,15 @@ def test_every_environment_overlay_is_read_by_the_environments_own_settings(path
 def test_every_model_overlay_lies_on_an_experiment(path: Path) -> None:
     experiment = load(ExperimentConfig, [CONFIGS / "experiments" / "quickstart.yaml", path])
     assert experiment.model.path == read_plain(path)["model"]["path"]
+
+
+@pytest.mark.parametrize("path", ENGINES, ids=names(ENGINES))
+def test_every_engine_overlay_lies_on_an_experiment_and_has_a_command(path: Path) -> None:
+    experiment = load(ExperimentConfig, [CONFIGS / "experiments" / "quickstart.yaml", path])
+    assert isinstance(experiment.engine, VllmEngineSettings) and path.stem.startswith("vllm")
+    words = engine_command(experiment.engine, Path("weights"), Path("socket"), "float32", 1024)
+    assert words.index("weights") > 0 and not any("{" in word for word in words)
+    assert reload(experiment) == experiment
 
 
 @pytest.mark.parametrize("path", JUDGES, ids=names(JUDGES))

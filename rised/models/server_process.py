@@ -27,9 +27,22 @@ _GUARD = (sys.executable, "-S", str(Path(__file__).with_name("server_guard.py"))
 
 
 class ServerProcess:
-    """A place for one server: its number, its slice of the GPUs, its log, and the process that fills it."""
+    """A place for one server: its number, its slice of the GPUs, its log, and the process that fills it.
 
-    def __init__(self, number: int, settings: ServerSettings, devices: Sequence[str], log: Path) -> None:
+    ``leavings``: folders that are to go if this process is killed and cannot remove them itself. ``shielded``: it does
+    not hear what Slurm tells every process of a job, and ends by SIGINT.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        settings: ServerSettings,
+        devices: Sequence[str],
+        log: Path,
+        leavings: Sequence[Path] = (),
+        shielded: bool = False,
+    ) -> None:
+        self.leavings, self.shielded = leavings, shielded
         self.number, self.settings, self.devices, self.log = number, settings, devices, log
         self.restarts = 0
         self.healthy = False
@@ -58,7 +71,7 @@ class ServerProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*_GUARD, *words],
+                [*_GUARD, *(["--shield"] if self.shielded else []), *map(str, self.leavings), "--", *words],
                 env=variables,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -75,8 +88,8 @@ class ServerProcess:
         return time.monotonic() - self.started > self.settings.start_timeout_s
 
     def ask_to_end(self) -> None:
-        """SIGTERM to the server and what it started."""
-        self._signal(signal.SIGTERM)
+        """SIGTERM (SIGINT to a shielded one) to the server and what it started."""
+        self._signal(signal.SIGINT if self.shielded else signal.SIGTERM)
 
     def end(self, grace_s: float) -> None:
         """Wait up to ``grace_s`` for the server to go, kill what is left of its group, and reap it."""

@@ -60,10 +60,11 @@ class VllmEngine:
         self._vocabulary_size = int(model.config.vocab_size)
         self._first, self._dtype = model, dtype
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._devices = server_devices(settings, os.environ)
         command(settings, Path("weights"), Path("socket"), "", self.max_positions)  # refuses unknown placeholders
 
     def __enter__(self) -> VllmEngine:
+        """ModelError if this process has too few GPUs for its servers, or the weights cannot be written."""
+        slices = server_devices(self.settings, os.environ)
         parent = self.settings.weights_folder
         if parent is not None:
             Path(parent).mkdir(parents=True, exist_ok=True)
@@ -76,8 +77,8 @@ class VllmEngine:
             self._remove_folders()
             raise
         self._replicas = [
-            VllmReplica(n, self.settings, devices, self._folder / f"server-{n}.log", self._sockets / f"{n}.sock")
-            for n, devices in enumerate(self._devices)
+            VllmReplica(number, self.settings, devices, self._folder, self._sockets)
+            for number, devices in enumerate(slices)
         ]
         self._homes: dict[str, VllmReplica] = {}
         self._failure: ModelError | None = None

@@ -42,10 +42,11 @@ class VllmReplica(ServerProcess):
     """A place for one server. ``loaded``: the directory of the weights that it serves."""
 
     def __init__(
-        self, number: int, settings: VllmEngineSettings, devices: Sequence[str], log: Path, socket: Path
+        self, number: int, settings: VllmEngineSettings, devices: Sequence[str], folder: Path, sockets: Path
     ) -> None:
-        super().__init__(number, settings, devices, log)
-        self.server, self.socket = settings, socket
+        """``folder`` takes its log, ``sockets`` its socket; both go with this process."""
+        super().__init__(number, settings, devices, folder / f"server-{number}.log", (folder, sockets), shielded=True)
+        self.server, self.socket = settings, sockets / f"{number}.sock"
         self.loaded: Path | None = None
         self.running = 0
         """Requests that it is answering."""

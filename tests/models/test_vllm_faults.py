@@ -179,6 +179,18 @@ def test_a_killed_server_comes_back_with_the_current_weights_and_its_requests_ar
         assert opened.restarts == 1 and (state["weights"], state["version"]) == (current, "5")
 
 
+def test_what_slurm_tells_every_process_of_a_job_does_not_end_a_server(tmp_path: Path) -> None:
+    with engine(tmp_path) as opened:
+        (script,) = scripts(opened)
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            os.killpg(opened.server_pids[0] or 0, number)
+        time.sleep(0.5)
+        assert opened.submit(REQUEST).result(30).reply.token_ids == EXPECTED
+        assert opened.restarts == 0 and script.state["pid"]
+        started = time.monotonic()
+    assert time.monotonic() - started < 1.5, "it ends when it is asked to, before the grace of two seconds"
+
+
 def test_a_server_that_answers_no_health_check_is_replaced(tmp_path: Path) -> None:
     deaf = tmp_path / "deaf"
     with engine(tmp_path, "--deaf", str(deaf)) as opened:
@@ -224,11 +236,13 @@ def test_nothing_of_a_server_outlives_the_block_or_a_killed_process(tmp_path: Pa
         [sys.executable, "-c", textwrap.dedent(program)], cwd=repository, stdout=subprocess.PIPE, text=True
     )
     assert started.stdout is not None
-    group = int(started.stdout.readline().split()[0])
-    assert group_lives(group)
+    number, socket = started.stdout.readline().split()
+    group, sockets = int(number), Path(socket).parent
+    assert group_lives(group) and sockets.is_dir() and list((tmp_path / "weights").iterdir())
     started.kill()
     started.wait()
     eventually(lambda: not group_lives(group))
+    assert not sockets.exists() and list((tmp_path / "weights").iterdir()) == []
 
 
 # ---- weights
@@ -292,7 +306,7 @@ def test_the_command_sets_on_purpose_what_decides_the_numbers() -> None:
         engine(Path("."), arguments=["{modle}"])
 
 
-def test_processes_of_a_node_share_its_gpus_out() -> None:
+def test_processes_of_a_node_share_its_gpus_out(tmp_path: Path) -> None:
     place = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     assert own_devices(place | {"CUDA_VISIBLE_DEVICES": "4,5,6,7"})["CUDA_VISIBLE_DEVICES"] == "6,7"
     assert own_devices(place | {"CUDA_VISIBLE_DEVICES": "3"})["CUDA_VISIBLE_DEVICES"] == "3"
@@ -302,6 +316,7 @@ def test_processes_of_a_node_share_its_gpus_out() -> None:
     with pytest.raises(ModelError, match="engine: 1 replicas of 2 GPUs need 2.*engine.replicas"):
         os.environ["CUDA_VISIBLE_DEVICES"] = "0"
         try:
-            engine(Path("."), use_gpus=True, tensor_parallel=2)
+            with engine(tmp_path, use_gpus=True, tensor_parallel=2):
+                pass
         finally:
             del os.environ["CUDA_VISIBLE_DEVICES"]

@@ -57,7 +57,7 @@ def largest_difference(model: PreTrainedModel, rollouts: list[Rollout]) -> float
     """Of the stored log-probabilities from the model's own."""
     scored = sequence_logprobs(model, [r.token_ids for r in rollouts], [r.policy_mask for r in rollouts])
     return max(
-        float(np.abs(values.numpy() - np.array(rollout.logprobs)).max())
+        float(np.abs(values.detach().numpy() - np.array(rollout.logprobs)).max())
         for rollout, values in zip(rollouts, scored, strict=True)
         if rollout.logprobs
     )
