@@ -85,10 +85,11 @@ def transformers_parts(config: RunConfig, shape: ModelShape, learns_too: bool) -
     """Of the engine in the process itself: weights that are not the learner's own, a cache for the episodes at play."""
     number = number_bytes(config.model.rollout_dtype)
     parts = []
-    if not learns_too or not config.learner.trains_in_place:
+    copied = config.model.rollout_dtype != config.model.dtype
+    if not learns_too or not config.learner.trains_in_place or (config.pipeline.lag and not copied):
         whole = number_bytes(config.model.dtype) * shape.parameters
         parts.append(Part("policy to play with", whole, config.model.dtype))
-    if config.model.rollout_dtype != config.model.dtype:
+    if copied:
         copy = number * shape.parameters + FLOAT32 * shape.embedding_parameters
         parts.append(Part("its copy", copy, f"{config.model.rollout_dtype}, output layer in float32"))
     episodes = COHORTS_AT_ONCE * config.rollout.cohort_size
@@ -157,7 +158,10 @@ def needs(config: RunConfig, shape: ModelShape, cluster: Cluster) -> list[Need]:
     learning = [(part, part.name not in PASSING, True) for part in learner]
     playing = PLAYING[config.engine.type](config, shape, cluster.shared)
     if cluster.shared:
-        return [Need("plays and learns", (*learning, *((part, True, stays) for part, stays in playing)))]
+        both_at_once = config.pipeline.lag > 0
+        learning = [(part, plays or both_at_once, learns) for part, plays, learns in learning]
+        both = (*learning, *((part, True, stays or both_at_once) for part, stays in playing))
+        return [Need("plays and learns", both)]
     # weights that are only handed on wait in the host's memory
     handed_on = [] if cluster.host_apart else transformers_parts(config, shape, True)[:-1]
     return [
@@ -199,7 +203,8 @@ def _learner(config: RunConfig, **values: object) -> RunConfig:
 def mends(config: RunConfig, cluster: Cluster) -> Iterator[tuple[str, Change]]:
     """Settings that lower the need, the cheapest in time first."""
     learner = config.learner
-    if config.model.rollout_dtype == "float32" and config.model.dtype == "float32" and not learner.trains_in_place:
+    whole_copy = not learner.trains_in_place or config.pipeline.lag > 0
+    if config.model.rollout_dtype == "float32" and config.model.dtype == "float32" and whole_copy:
         yield (
             "model.rollout_dtype: bfloat16",
             lambda c: c.model_copy(update={"model": c.model.model_copy(update={"rollout_dtype": "bfloat16"})}),

@@ -102,19 +102,31 @@ def _keys_of(value: Any, operational: bool, key: str) -> Iterator[tuple[str, Any
 
 
 def strict_values(settings: BaseModel) -> dict[str, Any]:
-    """The strict keys with their values; a field that was added later is left out at its default."""
-    later = {
-        name
-        for name, field in type(settings).model_fields.items()
-        if isinstance(field.json_schema_extra, dict)
-        and field.json_schema_extra.get("later")
-        and getattr(settings, name) == field.default
+    """The strict keys with their values, without those that are declared to be left out at their defaults."""
+    silent = tuple(_silent_keys(settings))
+    return {
+        key: value
+        for key, value, free in keys(settings)
+        if not free and not any(key == left_out or key.startswith(f"{left_out}.") for left_out in silent)
     }
-    return {key: value for key, value, free in keys(settings) if not free and key.split(".")[0] not in later}
+
+
+def _silent_keys(settings: BaseModel, above: str = "") -> Iterator[str]:
+    """Keys of fields, and of whole parts, that are at their default and then not part of the hash."""
+    for name, field in type(settings).model_fields.items():
+        key, value = f"{above}.{name}" if above else name, getattr(settings, name)
+        extra = field.json_schema_extra
+        if isinstance(extra, dict) and extra.get("in_hash_at_default") is False and value == field.default:
+            yield key
+        elif isinstance(value, BaseModel):
+            yield from _silent_keys(value, key)
 
 
 def settings_hash(settings: BaseModel) -> str:
-    """SHA-256 over the strict keys: equal for two settings that give the same result."""
+    """SHA-256 over the strict keys: equal for two settings that give the same result.
+
+    A key that is declared to be left out at its default is: runs from before it have the hash that they always had.
+    """
     return _hash(strict_values(settings))
 
 

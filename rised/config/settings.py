@@ -19,17 +19,13 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def strict(default: Any = ..., *, description: str, **constraints: Any) -> Any:
-    """A field that may not change in a resumed run."""
-    return Field(default, description=description, json_schema_extra={"resume": "strict"}, **constraints)
+def strict(default: Any = ..., *, description: str, in_hash_at_default: bool = True, **constraints: Any) -> Any:
+    """A field that may not change in a resumed run.
 
-
-def strict_later(default: Any, *, description: str) -> Any:
-    """A strict field that was added when runs were there already.
-
-    At its default it is no part of the settings' hash, so that those runs go on under the hash that they began with.
+    ``in_hash_at_default`` False is for a key whose default is what runs did that know nothing of it: their hash holds.
     """
-    return Field(default, description=description, json_schema_extra={"resume": "strict", "later": True})
+    extra: dict[str, Any] = {"resume": "strict"} | ({} if in_hash_at_default else {"in_hash_at_default": False})
+    return Field(default, description=description, json_schema_extra=extra, **constraints)
 
 
 def operational(default: Any = ..., *, description: str, **constraints: Any) -> Any:

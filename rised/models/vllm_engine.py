@@ -41,6 +41,8 @@ class VllmEngine:
     are those after ``weight_version`` updates.
     """
 
+    copies_weights = True
+
     def __init__(
         self,
         settings: VllmEngineSettings,

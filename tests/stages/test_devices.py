@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rised.experiment import RunConfig
+from rised.learner.learner import Learner
+from rised.learner.settings import LearnerSettings
 from rised.models.devices import own_device, own_index
 from stages.policy import open_policy
 from stages.ranks import Layout, Ranks
@@ -15,6 +18,7 @@ from stages.setup import load_run
 from stages.workers import WorkerGroup
 
 QUICKSTART = Path("configs/experiments/quickstart.yaml")
+TINY = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
 @pytest.fixture
@@ -59,19 +63,25 @@ def test_a_policy_takes_a_device_where_something_is_computed_with_it(
 @pytest.mark.parametrize(
     ("rank", "overrides", "takes_one"),
     [
-        (0, [], True),  # it learns in place
-        (0, ["learner.type=deepspeed", "learner.zero_stage=3", "learner.gradient_share_every=0"], False),
+        (0, [], False),  # it learns only: its learner has the device
         (1, [], True),  # it plays
         (1, ["engine.type=vllm"], False),  # its servers play
     ],
 )
 def test_each_process_of_a_job_has_the_policy_where_it_needs_it(
-    placed: list[torch.device], monkeypatch: pytest.MonkeyPatch, rank: int, overrides: list[str], takes_one: bool
+    placed: list[torch.device], rank: int, overrides: list[str], takes_one: bool
 ) -> None:
     """Two nodes, of which the last one only plays."""
-    monkeypatch.setattr(WorkerGroup, "_make_learner", lambda self, config: None)
     WorkerGroup(run(*overrides), Ranks(rank, Layout(2, 1, rollout_nodes=1)))
     assert bool(placed) is takes_one
+
+
+def test_the_plain_learner_brings_policy_and_reference_to_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rised.learner.learner.own_device", lambda: torch.device("meta"))
+    models = [Qwen2ForCausalLM(Qwen2Config(**TINY)) for _ in range(2)]
+    learner = Learner(models[0], models[1], LearnerSettings(), temperature=1.0)
+    assert learner.device.type == "meta" and models[1].device.type == "meta"
+    assert {p.device.type for group in learner.optimizer.param_groups for p in group["params"]} == {"meta"}
 
 
 def test_processes_of_a_node_share_its_gpus_out() -> None:
