@@ -102,10 +102,11 @@ class Tally:
                 ranks.add_up(own)
                 gradients[name] = own
         self._gradients = {}
-        others = [tally for rank, tally in enumerate(ranks.gather(self)) if rank != ranks.index]
-        self._gradients = gradients
+        whole, *others = ranks.gather(self)  # in rank order on all ranks, so that sums are equal to the last bit
         for other in others:
-            self._join(other)
+            whole._join(other)
+        vars(self).update(vars(whole))
+        self._gradients = gradients
         for name, count in self._token_counts.items():
             if count == 0:
                 self._gradients.pop(name, None)
