@@ -308,9 +308,10 @@ def test_the_command_sets_on_purpose_what_decides_the_numbers() -> None:
 
 def test_processes_of_a_node_share_its_gpus_out(tmp_path: Path) -> None:
     place = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    assert own_devices(place | {"CUDA_VISIBLE_DEVICES": "4,5,6,7"})["CUDA_VISIBLE_DEVICES"] == "6,7"
-    assert own_devices(place | {"CUDA_VISIBLE_DEVICES": "3"})["CUDA_VISIBLE_DEVICES"] == "3"
-    assert own_devices({"CUDA_VISIBLE_DEVICES": "4,5"})["CUDA_VISIBLE_DEVICES"] == "4,5"
+    assert own_devices(place | {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, 1) == ["6", "7"]
+    assert own_devices(place | {"CUDA_VISIBLE_DEVICES": "3"}, 1) == ["3"]
+    assert own_devices({"CUDA_VISIBLE_DEVICES": "4,5"}, 1) == ["4", "5"]
+    assert own_devices(place, 2) == ["2", "3"] and own_devices({}, 2) == ["0", "1"]
     settings = VllmEngineSettings(type="vllm", handover="nccl", replicas=2)
     assert server_devices(settings, {"CUDA_VISIBLE_DEVICES": "4,5,6"}) == [["5"], ["6"]], "the first is the learner's"
     with pytest.raises(ModelError, match="engine: 1 replicas of 2 GPUs need 2.*engine.replicas"):
