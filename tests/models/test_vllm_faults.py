@@ -192,13 +192,19 @@ def test_what_slurm_tells_every_process_of_a_job_does_not_end_a_server(tmp_path:
 
 
 def test_a_server_that_answers_no_health_check_is_replaced(tmp_path: Path) -> None:
+    """A request that it was asked meanwhile is answered by the next one."""
     deaf = tmp_path / "deaf"
     with engine(tmp_path, "--deaf", str(deaf)) as opened:
-        before = scripts(opened)[0].state["pid"]
+        (script,) = scripts(opened)
+        before = script.state["pid"]
+        script.set({"do": "sleep", "seconds": 60})
+        hanging = opened.submit(REQUEST)
+        eventually(lambda: bool(script.state["requests"]))
         deaf.touch()
         eventually(lambda: opened.restarts == 1)
         deaf.unlink()
         assert scripts(opened)[0].state["pid"] != before
+        assert hanging.result(30).reply.token_ids == EXPECTED
         assert opened.submit(REQUEST).result(30).reply.token_ids == EXPECTED
 
 
