@@ -67,6 +67,9 @@ class VllmEngineSettings(ServerSettings):
         None,
         description="folder for the weights that are handed over; null: the temporary directory. Two versions stay",
     )
+    logs_folder: str | None = operational(
+        None, description="folder where the servers' logs stay; null: they go with the servers"
+    )
 
     @property
     def longest_text(self) -> int | None:

@@ -93,15 +93,16 @@ class ServerProcess:
 
     def end(self, grace_s: float) -> None:
         """Wait up to ``grace_s`` for the server to go, kill what is left of its group, and reap it."""
-        if self._process is None:
+        process = self._process
+        if process is None:
             return
         deadline = time.monotonic() + grace_s
-        while not _has_ended(self._process.pid) and time.monotonic() < deadline:
+        while not _has_ended(process.pid) and time.monotonic() < deadline:
             time.sleep(0.02)
         self._signal(signal.SIGKILL)
-        self._process.wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
         self._process = None
         self.healthy = False
 
@@ -116,9 +117,10 @@ class ServerProcess:
         return "\n".join(lines[-TAIL_LINES:]) or "(the log is empty)"
 
     def _signal(self, number: int) -> None:
-        if self._process is not None:
+        process = self._process
+        if process is not None:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, number)
+                os.killpg(process.pid, number)
 
 
 def fill_in(words: Sequence[str], values: Mapping[str, object], where: str) -> list[str]:

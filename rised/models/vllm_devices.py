@@ -22,20 +22,22 @@ _PROBE = (
 _PROBE_TIMEOUT_S = 120
 
 
-def own_devices(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with this process's part of CUDA_VISIBLE_DEVICES.
+def own_devices(environment: Mapping[str, str], wanted: int) -> list[str]:
+    """This process's part of CUDA_VISIBLE_DEVICES; where that is not set, ``wanted`` GPUs counted by LOCAL_RANK.
 
     Processes of one node that all see all of its GPUs share them out in the order of LOCAL_RANK; where each was given
     fewer than there are processes, they are its own already.
     """
     visible, size = environment.get("CUDA_VISIBLE_DEVICES"), int(environment.get("LOCAL_WORLD_SIZE", "1"))
-    if visible is None or size == 1:
-        return dict(environment)
+    if visible is None:
+        first = int(environment.get("LOCAL_RANK", "0")) * wanted
+        return [str(number) for number in range(first, first + wanted)]
     devices = [device.strip() for device in visible.split(",") if device.strip()]
-    if len(devices) < size:
-        return dict(environment)
+    share = len(devices) // size
+    if not share:
+        return devices
     first = own_index(len(devices), environment)
-    return dict(environment) | {"CUDA_VISIBLE_DEVICES": ",".join(devices[first : first + len(devices) // size])}
+    return devices[first : first + share]
 
 
 def server_devices(settings: VllmEngineSettings, environment: Mapping[str, str]) -> list[list[str]]:
@@ -43,13 +45,10 @@ def server_devices(settings: VllmEngineSettings, environment: Mapping[str, str])
 
     With weights from GPU to GPU the first of the process's GPUs is the learner's alone.
     """
-    own = own_devices(environment)
-    if settings.handover == "nccl" and settings.use_gpus:
-        visible = own.get("CUDA_VISIBLE_DEVICES")
-        needed = settings.replicas * settings.tensor_parallel
-        devices = [str(i) for i in range(needed + 1)] if visible is None else visible.split(",")
-        own["CUDA_VISIBLE_DEVICES"] = ",".join(devices[1:])
-    return device_slices(settings, own, "engine")
+    learners_own = int(settings.handover == "nccl")
+    wanted = settings.replicas * settings.tensor_parallel + learners_own
+    devices = own_devices(environment, wanted)[learners_own:]
+    return device_slices(settings, {"CUDA_VISIBLE_DEVICES": ",".join(devices)}, "engine")
 
 
 def vllm_version(settings: VllmEngineSettings) -> str:

@@ -231,8 +231,8 @@ class VllmEngine:
                 why = await self._serve(replica)
                 replica.ready = replica.healthy = False
                 replica.ask_to_end()
-                await replica.close()
                 await asyncio.to_thread(replica.end, self.settings.stop_grace_s)
+                await replica.close()  # after the server's end, which is what its requests shall hear of
                 if replica.restarts >= self.settings.max_restarts or not replica.was_ready:
                     raise ModelError(f"vLLM server {replica.number} {why}; its log ends:\n{replica.tail()}")
                 replica.restarts += 1

@@ -7,6 +7,7 @@ are changed, are open to nobody else on the host, and no port can be taken by an
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,9 @@ FIXED = (
     "--disable-uvicorn-access-log",
 )
 """Ids in and out without a tokenizer; no sampling defaults of the model's; log-probabilities of what was drawn from."""
+ON_CPU = ("--no-enable-chunked-prefill",)
+"""A seeded request whose prompt is computed in parts ends vLLM 0.32 there, which turns the generator back: a CPU's
+cannot. Without parts a batch has room for the longest prompt."""
 VARIABLES = {
     "VLLM_SERVER_DEV_MODE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -44,8 +48,9 @@ class VllmReplica(ServerProcess):
     def __init__(
         self, number: int, settings: VllmEngineSettings, devices: Sequence[str], folder: Path, sockets: Path
     ) -> None:
-        """``folder`` takes its log, ``sockets`` its socket; both go with this process."""
-        super().__init__(number, settings, devices, folder / f"server-{number}.log", (folder, sockets), shielded=True)
+        """``sockets`` takes its socket, ``folder`` its log if the settings name no place; both go with this process."""
+        log = Path(settings.logs_folder or folder) / f"vllm-{os.getpid()}-{number}.log"
+        super().__init__(number, settings, devices, log, (folder, sockets), shielded=True)
         self.server, self.socket = settings, sockets / f"{number}.sock"
         self.loaded: Path | None = None
         self.running = 0
@@ -158,4 +163,5 @@ def command(settings: VllmEngineSettings, weights: Path, socket: Path, dtype: st
         "tensor_parallel": settings.tensor_parallel,
     }
     transfer = ["--weight-transfer-config", '{"backend": "nccl"}'] if settings.handover == "nccl" else []
-    return [*fill_in((*settings.command, *settings.arguments), values, WHERE), *FIXED, *transfer]
+    words = fill_in((*settings.command, *settings.arguments), values, WHERE)
+    return [*words, *FIXED, *(() if settings.use_gpus else ON_CPU), *transfer]

@@ -192,13 +192,19 @@ def test_what_slurm_tells_every_process_of_a_job_does_not_end_a_server(tmp_path:
 
 
 def test_a_server_that_answers_no_health_check_is_replaced(tmp_path: Path) -> None:
+    """A request that it was asked meanwhile is answered by the next one."""
     deaf = tmp_path / "deaf"
     with engine(tmp_path, "--deaf", str(deaf)) as opened:
-        before = scripts(opened)[0].state["pid"]
+        (script,) = scripts(opened)
+        before = script.state["pid"]
+        script.set({"do": "sleep", "seconds": 60})
+        hanging = opened.submit(REQUEST)
+        eventually(lambda: bool(script.state["requests"]))
         deaf.touch()
         eventually(lambda: opened.restarts == 1)
         deaf.unlink()
         assert scripts(opened)[0].state["pid"] != before
+        assert hanging.result(30).reply.token_ids == EXPECTED
         assert opened.submit(REQUEST).result(30).reply.token_ids == EXPECTED
 
 
@@ -308,9 +314,10 @@ def test_the_command_sets_on_purpose_what_decides_the_numbers() -> None:
 
 def test_processes_of_a_node_share_its_gpus_out(tmp_path: Path) -> None:
     place = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    assert own_devices(place | {"CUDA_VISIBLE_DEVICES": "4,5,6,7"})["CUDA_VISIBLE_DEVICES"] == "6,7"
-    assert own_devices(place | {"CUDA_VISIBLE_DEVICES": "3"})["CUDA_VISIBLE_DEVICES"] == "3"
-    assert own_devices({"CUDA_VISIBLE_DEVICES": "4,5"})["CUDA_VISIBLE_DEVICES"] == "4,5"
+    assert own_devices(place | {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, 1) == ["6", "7"]
+    assert own_devices(place | {"CUDA_VISIBLE_DEVICES": "3"}, 1) == ["3"]
+    assert own_devices({"CUDA_VISIBLE_DEVICES": "4,5"}, 1) == ["4", "5"]
+    assert own_devices(place, 2) == ["2", "3"] and own_devices({}, 2) == ["0", "1"]
     settings = VllmEngineSettings(type="vllm", handover="nccl", replicas=2)
     assert server_devices(settings, {"CUDA_VISIBLE_DEVICES": "4,5,6"}) == [["5"], ["6"]], "the first is the learner's"
     with pytest.raises(ModelError, match="engine: 1 replicas of 2 GPUs need 2.*engine.replicas"):

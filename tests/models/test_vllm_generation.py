@@ -157,6 +157,16 @@ def test_the_next_turn_computes_only_what_is_new(
     assert fed_first > 300 and fed_second < fed_first / 2
 
 
+def test_many_long_prompts_at_once_are_all_answered(
+    engine: VllmEngine, policy: tuple[PreTrainedModel, ChatRendering]
+) -> None:
+    """More of them than a batch takes: by default vLLM computes prompts in parts then, and on a CPU that ends it."""
+    requests = [GenerationRequest([5 + n] * 700, 4, seed=n) for n in range(48)]
+    answers = ask(engine, requests)
+    assert [answer.prompt_ids[0] for answer in answers] == [5 + n for n in range(48)] and engine.restarts == 0
+    assert largest_difference(policy[0], answers[::8], 1.0) < 1e-3
+
+
 def test_texts_outside_of_episodes_are_written_too(
     engine: VllmEngine, policy: tuple[PreTrainedModel, ChatRendering]
 ) -> None:
