@@ -85,10 +85,11 @@ def trained(tiny_experiment, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     tasks = read_tasks(tiny_experiment.tasks)
     update = stages.train.Trainer.update
 
-    def stop_before_the_second(self, number, progress):
+    def stop_before_the_second(self, number, *arguments):
         if number == 2:
+            self.run.settle()
             shutil.copytree(folder / "whole", folder / "stopped")
-        return update(self, number, progress)
+        return update(self, number, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stages.train.Trainer, "update", stop_before_the_second)
