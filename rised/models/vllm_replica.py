@@ -29,8 +29,8 @@ FIXED = (
 )
 """Ids in and out without a tokenizer; no sampling defaults of the model's; log-probabilities of what was drawn from."""
 ON_CPU = ("--no-enable-chunked-prefill",)
-"""A seeded request whose prompt is computed in parts ends vLLM 0.32 there, which turns the generator back: a CPU's
-cannot. Without parts a batch has room for the longest prompt."""
+"""A seeded request whose prompt is computed in parts ends vLLM 0.32 there: it rewinds generators, a CPU's cannot be.
+Without parts a batch has room for the longest prompt."""
 VARIABLES = {
     "VLLM_SERVER_DEV_MODE": "1",
     "VLLM_NO_USAGE_STATS": "1",
