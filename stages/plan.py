@@ -170,20 +170,27 @@ def needs(config: RunConfig, shape: ModelShape, cluster: Cluster) -> list[Need]:
     ]
 
 
-def vllm_lines(config: RunConfig, shape: ModelShape, found: list[Need], memory_gb: float) -> Iterator[str]:
-    """How many episodes have room in vLLM's servers beside all else on their GPUs, and the share that gives them it."""
-    if not isinstance(config.engine, VllmEngineSettings):
-        return
+def vllm_room(config: RunConfig, shape: ModelShape, found: list[Need], memory_gb: float) -> tuple[int, float]:
+    """How many of the longest episodes have room in a vLLM server beside all else on its GPUs, and which share of their
+    memory that takes.
+    """
     one = episode_cache(config, shape)
     need = next(need for need in found if "plays" in need.kind)
     weights = next(part.bytes for part, _, _ in need.parts if part.name == VLLM_WEIGHTS)
     rest = need.peak - weights - one
     room = int(((1 - FREE_SHARE) * memory_gb * GB - rest - weights) // one)
+    return room, (weights + room * one) / (memory_gb * GB)
+
+
+def vllm_lines(config: RunConfig, shape: ModelShape, found: list[Need], memory_gb: float) -> Iterator[str]:
+    """What a plan says of vLLM's servers, if there are any."""
+    if not isinstance(config.engine, VllmEngineSettings):
+        return
+    room, share = vllm_room(config, shape, found, memory_gb)
     yield (
         f"vLLM: each of a process's {config.engine.replicas} servers has room for {room:,} of the longest episodes at "
         f"once; the process asks for up to {config.engine.concurrency:,}."
     )
-    share = (weights + room * one) / (memory_gb * GB)
     yield f'  That takes engine.arguments: [--gpu-memory-utilization, "{share:.2f}"] (vLLM\'s default: 0.9).'
 
 

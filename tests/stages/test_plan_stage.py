@@ -11,11 +11,12 @@ from rised.experiment import RunConfig
 from rised.learner.settings import DeepSpeedLearnerSettings
 from rised.models.shape import ModelShape
 from rised.records.shards import RunReader
-from stages.plan import GB, Cluster, episode_tokens, fits, longest_pass, main, mended, needs, shape_of
+from stages.plan import GB, Cluster, episode_tokens, fits, longest_pass, main, mended, needs, shape_of, vllm_room
 from stages.setup import load_experiment, load_run
 
 PAPER = Path("configs/experiments/paper_qwen25_3b.yaml")
-PLAIN = ("learner.type=torch", "learner.activation_checkpointing=false", "learner.layout=padded")
+SHARED = ("engine={type: transformers}", "placement.rollout_nodes=0", "pipeline.lag=0")
+PLAIN = (*SHARED, "learner.type=torch", "learner.activation_checkpointing=false", "learner.layout=padded")
 
 
 @pytest.fixture(autouse=True)
@@ -55,10 +56,29 @@ def test_the_shapes_of_shipped_models_have_their_published_sizes(name: str, bill
     assert shape is not None and shape.parameters / 1e9 == pytest.approx(billions, rel=1e-3)
 
 
-def test_the_papers_run_fits_its_cluster_as_it_is_configured() -> None:
-    config, shape, cluster = paper()
-    assert (cluster.learners, cluster.players, cluster.shared) == (32, 32, True)
-    assert fits(needs(config, shape, cluster), 80.0)
+@pytest.mark.parametrize("name", sorted(path.stem for path in Path("configs/experiments").glob("paper_*.yaml")))
+def test_every_run_at_the_papers_scale_fits_its_devices_as_it_is_configured(name: str) -> None:
+    file = Path(f"configs/experiments/{name}.yaml")
+    experiment = load_experiment(file)
+    cluster = Cluster.of(experiment)
+    assert cluster.memory_gb == 80 and experiment.engine.type == "vllm"
+    for method in experiment.methods:
+        config = load_run(file, method, experiment.seeds[0])
+        shape = shape_of(config)
+        found = needs(config, shape, cluster)
+        assert fits(found, cluster.memory_gb), method
+        room, share = vllm_room(config, shape, found, cluster.memory_gb)
+        asked = config.engine.arguments  # type: ignore[union-attr]
+        assert room >= 2, method
+        if asked:
+            assert asked[0] == "--gpu-memory-utilization" and float(asked[1]) <= share + 0.01, method
+        else:
+            assert not cluster.shared, "vLLM takes nine tenths of a device that is its own"
+
+
+def test_the_papers_cluster_is_counted_as_it_is_configured() -> None:
+    _, _, cluster = paper()
+    assert (cluster.learners, cluster.players, cluster.shared) == (24, 8, False)
 
 
 def test_mends_are_found_in_turn_lower_the_peak_and_end_in_a_fit() -> None:
@@ -77,7 +97,7 @@ def test_what_no_setting_mends_is_said() -> None:
 
 
 def test_nodes_that_only_play_are_counted_by_themselves() -> None:
-    overrides = ("learner.type=torch", "placement.rollout_nodes=1")
+    overrides = ("engine={type: transformers}", "learner.type=torch", "placement.rollout_nodes=1")
     config, shape, cluster = paper(*overrides)
     assert (cluster.learners, cluster.players) == (24, 8)
     learns, plays = needs(config, shape, cluster)
@@ -99,7 +119,7 @@ def test_vllms_servers_are_counted_with_their_share_of_the_device(
         ("key-value cache", shape.cache_bytes(8192, 2) // 2),
     ]
     assert "policy to play with" not in {part.name for part, _, _ in learns.parts}, "that waits in the host's memory"
-    (both,) = needs(*paper("engine.type=vllm"))
+    (both,) = needs(*paper("engine.type=vllm", "placement.rollout_nodes=0"))
     assert both.learning > learns.learning, "on a shared device servers keep what they have while it learns"
     code, text = planned(monkeypatch, capsys, PAPER, "--set", apart[0], "--set", apart[2])
     assert code == 0
@@ -113,7 +133,7 @@ def test_an_episode_longer_than_the_budget_is_the_largest_pass() -> None:
 
 
 def test_sharded_weights_cost_the_players_a_whole_copy() -> None:
-    config, shape, cluster = paper("learner.type=deepspeed", "learner.zero_stage=3", "learner.gradient_share_every=0")
+    config, shape, cluster = paper(*SHARED, "learner.zero_stage=3", "learner.gradient_share_every=0")
     assert isinstance(config.learner, DeepSpeedLearnerSettings)
     names = {part.name: part.bytes for need in needs(config, shape, cluster) for part, _, _ in need.parts}
     assert names["policy to play with"] == 4 * shape.parameters
