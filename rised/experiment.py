@@ -158,6 +158,20 @@ class RunSettings(Settings):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _episodes_can_be_given_up(self) -> RunSettings:
+        if self.rollout.oversample and not self.engine.gives_up_episodes:
+            raise ValueError(
+                f"rollout.oversample is {self.rollout.oversample:g}, but episodes of engine.type {self.engine.type} "
+                "advance together and none is given up: set engine.type: vllm, or rollout.oversample: 0"
+            )
+        if self.rollout.oversample and self.rollout.cohort_size % self.rollouts_per_group:
+            raise ValueError(
+                f"rollout.oversample needs whole groups in each process: rollout.cohort_size "
+                f"({self.rollout.cohort_size}) must be a multiple of rollouts_per_group ({self.rollouts_per_group})"
+            )
+        return self
+
     @property
     def trained_on(self) -> list[str]:
         """The environments of the training rollouts, in the order of the mix."""

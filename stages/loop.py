@@ -15,6 +15,7 @@ from rised.environments.base import Task
 from rised.experiment import RunConfig, RunSettings
 from rised.methods.base import PromptGroup
 from rised.records.types import Metric, Rollout, StopReason, Tag, TagStatus
+from rised.rollouts.oversampling import is_spare
 from rised.rollouts.plans import EpisodePlan
 from rised.rollouts.settings import RolloutSettings
 from rised.rubrics.blocks import avoid_block
@@ -28,6 +29,12 @@ def quotas(total: int, environments: Sequence[str], step: int) -> dict[str, int]
     base, remainder = divmod(total, len(environments))
     extra = {environments[(step + i) % len(environments)] for i in range(remainder)}
     return {name: base + (name in extra) for name in environments}
+
+
+def begun(config: RunConfig, candidates: int, environments: Sequence[str], step: int) -> dict[str, int]:
+    """How many groups of each environment a step begins: those that it needs and the spare ones."""
+    needed = quotas(candidates, environments, step)
+    return {name: count + config.rollout.spare_groups(count) for name, count in needed.items()}
 
 
 def draw_tasks(panel: Sequence[Task], position: int, count: int, most: int, seed: int) -> list[Task]:
@@ -60,17 +67,20 @@ def training_plans(
     step: int,
     run: str,
 ) -> list[EpisodePlan]:
-    """The episodes of one update: ``candidates`` groups over the environments, ``rollouts_per_group`` times each.
+    """The episodes of one update: ``candidates`` groups over the environments, ``rollouts_per_group`` times each, and
+    the spare ones of ``rollout.oversample``.
 
     They are played with the weights before the update or, with ``pipeline.lag``, so many versions older; the first
     steps with those that the run starts from.
     """
     plans = []
     most = math.ceil(candidates / len(panels))
-    for name, count in quotas(candidates, list(panels), step).items():
+    most += config.rollout.spare_groups(most)
+    for name, needed in quotas(candidates, list(panels), step).items():
         rubrics = steering.get(name, ())
         text = avoid_block(rubrics, vocabulary, config.block_style) if rubrics else ""
-        for place, task in enumerate(draw_tasks(panels[name], cursors[name], count, most, config.seed)):
+        spare = config.rollout.spare_groups(needed)
+        for place, task in enumerate(draw_tasks(panels[name], cursors[name], needed + spare, most, config.seed)):
             for index in range(config.rollouts_per_group):
                 plans.append(
                     EpisodePlan(
@@ -84,6 +94,7 @@ def training_plans(
                         weight_version=max(0, step - 1 - config.pipeline.lag),
                         steering_text=text,
                         steering_rubrics=tuple(rubrics),
+                        spare=is_spare(place, needed, spare),
                     )
                 )
     return plans

@@ -19,7 +19,7 @@ from rised.experiment import RunConfig
 from rised.rollouts.plans import EpisodePlan
 from rised.rubrics.base import Judge
 from rised.rubrics.vocabulary import Vocabulary
-from stages.loop import quotas, training_plans
+from stages.loop import begun, training_plans
 from stages.tagging import InFlight, Phase, TaggedBatch, begin_play, finish_play, play_and_tag
 from stages.workers import WorkerGroup
 
@@ -79,7 +79,7 @@ class Schedule:
         self._steering = [{name: tuple(rubrics) for name, rubrics in one.items()} for one in found]
 
     def _advanced(self, cursors: Mapping[str, int], step: int) -> dict[str, int]:
-        counts = quotas(self._candidates, list(self._panels), step)
+        counts = begun(self._config, self._candidates, list(self._panels), step)
         return {name: value + counts.get(name, 0) for name, value in cursors.items()}
 
 

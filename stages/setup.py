@@ -67,6 +67,7 @@ def load_run(path: Path, method: str, seed: int, overrides: Sequence[str] = ()) 
 def _refuse_small_panels(config: RunConfig, path: Path) -> None:
     """A step's groups are of different tasks, also where one permutation of the panel ends and the next begins."""
     groups = math.ceil(config.method.candidate_groups / len(config.trained_on))
+    groups += config.rollout.spare_groups(groups)
     for name in config.trained_on:
         train_tasks = config.environments[name].train_tasks
         if train_tasks < PANEL_PER_GROUP * groups:

@@ -36,6 +36,8 @@ def step_timings(
     for name in ("generation_s", "environment_s", "environment_wait_s"):
         rows.append(Timing(step, f"rollout/{name.removesuffix('_s')}", getattr(collected, name), "s"))
     rows.append(Timing(step, "rollout/wall", collected.wall_s, "s"))
+    rows.append(Timing(step, "rollout/cancelled", float(collected.cancelled), "count"))
+    rows.append(Timing(step, "rollout/cancelled_tokens", float(collected.cancelled_tokens), "tokens"))
     rows += [Timing(step, f"save/{name}", seconds, "s") for name, seconds in saving.items()]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     rows.append(Timing(step, "process/peak_memory", peak, "MiB"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from rised.records.types import Rollout, Tag
 from rised.rollouts.episodes import CollectTimings
-from rised.rollouts.plans import EpisodePlan
+from rised.rollouts.plans import EpisodePlan, needed_episodes
 from rised.rollouts.settings import RolloutSettings
 from rised.rubrics.base import Judge, RubricError
 from rised.rubrics.judge_record import JudgeRecord
@@ -26,8 +26,9 @@ Phase = Callable[[str], None]
 class TaggedBatch:
     """Rollouts and their tags, in the order of the plans. ``tags`` is empty where none were asked for.
 
-    ``planned``: how many episodes were to be played. ``rollout_wait_s``: seconds in which the caller waited for
-    episodes, ``tag_wait_s``: for tags once it had them all; ``waited_before_s`` of both: before it came to finish them.
+    ``planned``: how many episodes there had to be, spare ones aside. ``rollout_wait_s``: seconds in which the caller
+    waited for episodes, ``tag_wait_s``: for tags once it had them all; ``waited_before_s`` of both: before it came to
+    finish them.
     """
 
     rollouts: list[Rollout]
@@ -79,7 +80,9 @@ def begin_play(
 def finish_play(flight: InFlight, judge: Judge | None, phase: Phase) -> TaggedBatch:
     """Wait for the episodes and tag what is not tagged yet. Errors as :meth:`InFlight.wait`."""
     rollouts, timings, streamed = flight.wait()
-    return _tagged(TaggedBatch(rollouts, timings, len(flight.plans)), streamed, judge, phase, flight.waited_s)
+    return _tagged(
+        TaggedBatch(rollouts, timings, needed_episodes(flight.plans)), streamed, judge, phase, flight.waited_s
+    )
 
 
 def play_and_tag(
@@ -98,7 +101,7 @@ def play_and_tag(
     else:
         phase("rollouts")
         rollouts, timings = workers.collect(plans, settings)
-    batch = TaggedBatch(rollouts, timings, len(plans))
+    batch = TaggedBatch(rollouts, timings, needed_episodes(plans))
     return _tagged(batch, streamed, judge, phase, time.perf_counter() - started)
 
 

@@ -174,8 +174,11 @@ class WorkerGroup:
             environment_wait_s=slowest.environment_wait_s,
             tokens_fed=sum(timing.tokens_fed for timing in timings),
             tokens_generated=sum(timing.tokens_generated for timing in timings),
+            cancelled=sum(timing.cancelled for timing in timings),
+            cancelled_tokens=sum(timing.cancelled_tokens for timing in timings),
         )
-        return [by_id[plan.rollout_id] for plan in plans], total
+        given_up = set() if total.cancelled == 0 else {plan.rollout_id for plan in plans} - by_id.keys()
+        return [by_id[plan.rollout_id] for plan in plans if plan.rollout_id not in given_up], total
 
     def write(self, requests: Sequence[WritingRequest]) -> list[list[Written]]:
         """The current policy's answers, in the order of the requests; which process writes one changes nothing."""

@@ -19,6 +19,11 @@ class EngineSettings(Settings):
     type: Literal["transformers"] = strict("transformers", description="In the process itself, with transformers.")
 
     @property
+    def gives_up_episodes(self) -> bool:
+        """Whether single episodes can be ended before their time."""
+        return False
+
+    @property
     def longest_text(self) -> int | None:
         """Tokens of the longest prompt and reply; None: as the model says."""
         return None
@@ -70,6 +75,10 @@ class VllmEngineSettings(ServerSettings):
     logs_folder: str | None = operational(
         None, description="folder where the servers' logs stay; null: they go with the servers"
     )
+
+    @property
+    def gives_up_episodes(self) -> bool:
+        return True
 
     @property
     def longest_text(self) -> int | None:

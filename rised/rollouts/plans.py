@@ -15,7 +15,8 @@ class EpisodePlan:
     """One rollout to be made.
 
     ``steering_text`` is added to the system prompt (training only, see METHODS). ``paired``: the randomness is the same
-    at every step, as in validation, so that what differs between two steps is the policy.
+    at every step, as in validation, so that what differs between two steps is the policy. ``spare``: its group is begun
+    beyond those that the step needs.
     """
 
     task: Task
@@ -29,6 +30,7 @@ class EpisodePlan:
     steering_text: str = ""
     steering_rubrics: tuple[str, ...] = ()
     paired: bool = False
+    spare: bool = False
 
     @property
     def rollout_id(self) -> str:
@@ -48,6 +50,11 @@ class EpisodePlan:
     def system_prompt(self, instructions: str) -> str:
         """The environment's instructions, then the steering text on lines of its own."""
         return f"{instructions}\n{self.steering_text}" if self.steering_text else instructions
+
+
+def needed_episodes(plans: Sequence[EpisodePlan]) -> int:
+    """How many rollouts are to come of the plans."""
+    return sum(not plan.spare for plan in plans)
 
 
 def cohorts(plans: Sequence[EpisodePlan], cohort_size: int) -> list[list[int]]:

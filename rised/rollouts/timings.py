@@ -16,7 +16,11 @@ OnRollout = Callable[[Rollout], None]
 
 @dataclass
 class CollectTimings:
-    """Seconds, and tokens. ``environment_wait_s`` is the time in which nothing was generated."""
+    """Seconds, and tokens. ``environment_wait_s`` is the time in which nothing was generated.
+
+    ``cancelled`` episodes were given up because enough groups were complete, those among them that had ended; so many
+    tokens had been sampled for them.
+    """
 
     wall_s: float = 0.0
     generation_s: float = 0.0
@@ -24,3 +28,5 @@ class CollectTimings:
     environment_wait_s: float = 0.0
     tokens_fed: int = 0
     tokens_generated: int = 0
+    cancelled: int = 0
+    cancelled_tokens: int = 0
