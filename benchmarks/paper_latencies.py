@@ -29,11 +29,10 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -112,15 +111,12 @@ class Latencies:
         )
 
 
-class LatencyLearner:
-    """Takes the time of an update and changes nothing."""
+def latency_update(latencies: Latencies) -> Callable[..., UpdateReport]:
+    """A learner's ``update`` that takes its time and changes nothing."""
 
-    def __init__(self, latencies: Latencies) -> None:
-        self._latencies = latencies
-
-    def update(self, sequences: Sequence[TrainingSequence], terms: Sequence[LossTerm]) -> UpdateReport:
+    def update(sequences: Sequence[TrainingSequence], terms: Sequence[LossTerm]) -> UpdateReport:
         needs = {need for term in terms for need in term.needs}
-        count, latencies = len(sequences), self._latencies
+        count = len(sequences)
         parts = Timings(
             count * latencies.reference_s * (Need.REFERENCE in needs),
             count * latencies.teacher_s * bool(needs & {Need.TEACHER, Need.TEACHER_GAP}),
@@ -129,28 +125,18 @@ class LatencyLearner:
         time.sleep(parts.reference_s + parts.teacher_s + parts.actor_s + latencies.other_s)
         return UpdateReport((), parts, empty=False)
 
-    def weights_into(self, model: object) -> None:
-        """They are the same."""
-
-    def save_state(self, folder: Path) -> None:
-        (folder / "latencies.json").write_text(json.dumps({}))
-
-    def load_state(self, folder: Path) -> None:
-        """There is none."""
-
-    def export_hf(self, folder: Path, tokenizer: Any) -> None:
-        (folder / "config.json").write_text(json.dumps({}))
+    return update
 
 
 def latency_workers(recording: Recording, latencies: Latencies, token_s: float) -> type[WorkerGroup]:
-    """A worker group whose engine, environments and learner are models of latency."""
+    """A worker group whose engine, environments and updates are models of latency."""
 
     class LatencyWorkers(WorkerGroup):
-        def __init__(self, config: Any, ranks: Ranks, terms: Sequence[LossTerm] = (), **further: Any) -> None:
-            super().__init__(config, ranks, terms, **further)
+        def __init__(self, config: Any, ranks: Ranks, terms: Sequence[LossTerm] = ()) -> None:
+            super().__init__(config, ranks, terms)
             engine: Any = ReplayEngine(recording, lambda tokens: time.sleep(tokens * token_s))
             self.policy = replace(self.policy, engine=engine)
-            self._learner = LatencyLearner(latencies)  # type: ignore[assignment]
+            self.learner.update = latency_update(latencies)  # type: ignore[method-assign]
 
         def __enter__(self) -> WorkerGroup:
             self._pool = ReplayPool(recording)
