@@ -16,7 +16,7 @@ from pydantic import model_validator
 from rised.config import Settings, operational, strict
 from rised.environments.mix import EnvironmentMix, PanelSettings
 from rised.learner.settings import AnyLearnerSettings, GradientSettings
-from rised.methods.settings import MethodSettings
+from rised.methods.settings import MethodSettings, stale_mends
 from rised.models.settings import ModelSettings
 from rised.outputs import AnalysisSettings
 from rised.rollouts.settings import RolloutSettings
@@ -49,6 +49,46 @@ class PlacementSettings(Settings):
     )
 
 
+class PipelineSettings(Settings):
+    """What of a step goes on while something else of the run does (docs/performance.md, "Asynchronous loop")."""
+
+    lag: int = strict(
+        0,
+        ge=0,
+        le=1,
+        in_hash_at_default=False,
+        description="How many updates the weights that play are behind those that learn. 0: episodes are played "
+        "between two updates. 1: a step's episodes are played while the step before it is tagged and learned from.",
+    )
+    defer_saving: bool = operational(
+        True,
+        description="Write a step's state and export while the next step runs; the run waits for the copy to host "
+        "memory only. false: each step is committed before the next one begins.",
+    )
+
+
+class AgreementSettings(Settings):
+    """How far the log-probabilities of sampler and learner may be apart (docs/performance.md, "Agreement")."""
+
+    k3_limit: float | None = operational(
+        0.01,
+        gt=0,
+        description="Divergence of sampler and learner (k3, nats a token) above which a step raises the alarm, where "
+        "both have the same weights; null: never.",
+    )
+    k3_limit_stale: float | None = operational(
+        0.1,
+        gt=0,
+        description="The same where the sampler's weights are older, so that the divergence holds a true change too.",
+    )
+    stop_after: int | None = operational(
+        None,
+        ge=1,
+        description="Steps in a row with an alarm after which the run ends, without that step; null: it warns and "
+        "goes on.",
+    )
+
+
 class RunSettings(Settings):
     """What all runs of an experiment share."""
 
@@ -73,6 +113,10 @@ class RunSettings(Settings):
     updates: int = operational(gt=0, description="Policy updates of a run; a finished run goes on when there are more.")
     validation: ValidationSettings = strict(ValidationSettings(), description="Evaluation during training.")
     placement: PlacementSettings = operational(PlacementSettings(), description="Who does what in a job of nodes.")
+    pipeline: PipelineSettings = strict(PipelineSettings(), description="What of a step overlaps with another.")
+    agreement: AgreementSettings = operational(
+        AgreementSettings(), description="How far sampler and learner may be apart."
+    )
     export_every: int = operational(0, ge=0, description="Updates between exported checkpoints; 0: only the last.")
     keep_exports: int | None = operational(
         None, ge=1, description="How many exported checkpoints stay, the latest ones; null: all."
@@ -139,6 +183,18 @@ class RunConfig(RunSettings):
                 f"method.teacher.verifier: `judge` asks the model under rubrics.judge, which is of type "
                 f"{self.rubrics.judge.type!r}; lay a file of configs/judges under the experiment, or give the teacher "
                 "the writer `vocabulary` and the verifier `tags`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _older_tokens_are_weighed(self) -> RunConfig:
+        wanted = stale_mends(self.method) if self.pipeline.lag else []
+        if wanted:
+            keys = " and ".join(f"method.{key}" for key in wanted)
+            raise ValueError(
+                f"pipeline.lag is {self.pipeline.lag}: an update's tokens were sampled by older weights, and "
+                f"{keys} is null, so nothing weighs them. Set {keys}: 2.0 (for all methods under method_scale, for one "
+                "under method_overrides), or pipeline.lag: 0"
             )
         return self
 

@@ -60,7 +60,11 @@ def training_plans(
     step: int,
     run: str,
 ) -> list[EpisodePlan]:
-    """The episodes of one update: ``candidates`` groups over the environments, ``rollouts_per_group`` times each."""
+    """The episodes of one update: ``candidates`` groups over the environments, ``rollouts_per_group`` times each.
+
+    They are played with the weights before the update or, with ``pipeline.lag``, so many versions older; the first
+    steps with those that the run starts from.
+    """
     plans = []
     most = math.ceil(candidates / len(panels))
     for name, count in quotas(candidates, list(panels), step).items():
@@ -77,7 +81,7 @@ def training_plans(
                         rollout_index=index,
                         run=run,
                         run_seed=config.seed,
-                        weight_version=step - 1,
+                        weight_version=max(0, step - 1 - config.pipeline.lag),
                         steering_text=text,
                         steering_rubrics=tuple(rubrics),
                     )
@@ -143,6 +147,8 @@ def rollout_metrics(rollouts: Sequence[Rollout], tags: Sequence[Tag], step: int)
     metrics.append(Metric(step, "rollout/invalid", float(sum(not r.reward_valid for r in rollouts)), "count"))
     metrics.append(Metric(step, "rollout/tokens", float(sum(len(r.token_ids) for r in rollouts)), "tokens"))
     metrics.append(Metric(step, "rollout/generated_tokens", float(sum(sum(r.policy_mask) for r in rollouts)), "tokens"))
+    lags = [step - 1 - r.weight_version for r in rollouts]
+    metrics.append(Metric(step, "rollout/lag", _mean(lags), "updates"))
     metrics.append(Metric(step, "rollout/steered", float(sum(bool(r.steering_text) for r in rollouts)), "count"))
     return metrics + tag_metrics("tags", tags, step)
 

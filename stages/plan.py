@@ -79,10 +79,11 @@ def playing_parts(config: RunConfig, shape: ModelShape, learns_too: bool) -> tup
     """The weights that are played with, where they are not the learner's own; and the cache of the episodes at play."""
     number = number_bytes(config.model.rollout_dtype)
     parts = []
-    if not learns_too or not config.learner.trains_in_place:
+    copied = config.model.rollout_dtype != config.model.dtype
+    if not learns_too or not config.learner.trains_in_place or (config.pipeline.lag and not copied):
         whole = number_bytes(config.model.dtype) * shape.parameters
         parts.append(Part("policy to play with", whole, config.model.dtype))
-    if config.model.rollout_dtype != config.model.dtype:
+    if copied:
         copy = number * shape.parameters + FLOAT32 * shape.embedding_parameters
         parts.append(Part("its copy", copy, f"{config.model.rollout_dtype}, output layer in float32"))
     episodes = COHORTS_AT_ONCE * config.rollout.cohort_size
@@ -125,7 +126,9 @@ def needs(config: RunConfig, shape: ModelShape, cluster: Cluster) -> list[Need]:
     learning = [(part, part.name not in PASSING, True) for part in learner]
     weights, cache = playing_parts(config, shape, cluster.shared)
     if cluster.shared:
-        both = [*learning, *((part, True, True) for part in weights), (cache, True, False)]
+        if config.pipeline.lag:  # it does both at once
+            learning = [(part, True, True) for part in learner]
+        both = [*learning, *((part, True, True) for part in weights), (cache, True, config.pipeline.lag > 0)]
         return [Need("plays and learns", tuple(both))]
     own = playing_parts(config, shape, True)[0]
     return [
@@ -150,7 +153,8 @@ def _learner(config: RunConfig, **values: object) -> RunConfig:
 def mends(config: RunConfig, cluster: Cluster) -> Iterator[tuple[str, Change]]:
     """Settings that lower the need, the cheapest in time first."""
     learner = config.learner
-    if config.model.rollout_dtype == "float32" and config.model.dtype == "float32" and not learner.trains_in_place:
+    whole_copy = not learner.trains_in_place or config.pipeline.lag > 0
+    if config.model.rollout_dtype == "float32" and config.model.dtype == "float32" and whole_copy:
         yield (
             "model.rollout_dtype: bfloat16",
             lambda c: c.model_copy(update={"model": c.model.model_copy(update={"rollout_dtype": "bfloat16"})}),

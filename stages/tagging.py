@@ -1,13 +1,14 @@
 """Play a batch of episodes and tag it: a judge model while other episodes are still played, other judges afterwards.
 
-The tags are the same either way; what differs is how long the step waits for them.
+The tags are the same either way; what differs is how long the step waits for them. A batch is played while the caller
+waits (:func:`play_and_tag`), or begun and waited for by two calls (:func:`begin_play`, :meth:`InFlight.wait`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rised.records.types import Rollout, Tag
 from rised.rollouts.episodes import CollectTimings
@@ -15,7 +16,7 @@ from rised.rollouts.plans import EpisodePlan
 from rised.rollouts.settings import RolloutSettings
 from rised.rubrics.base import Judge
 from rised.rubrics.judge_record import JudgeRecord
-from rised.rubrics.judge_stream import streaming
+from rised.rubrics.judge_stream import Streamed, streaming
 from stages.workers import WorkerGroup
 
 Phase = Callable[[str], None]
@@ -25,14 +26,50 @@ Phase = Callable[[str], None]
 class TaggedBatch:
     """Rollouts and their tags, in the order of the plans. ``tags`` is empty where none were asked for.
 
-    ``tag_wait_s``: seconds between the end of the last episode and the last tag.
+    ``planned``: how many episodes were to be played. ``rollout_wait_s``: seconds in which the caller waited for
+    episodes, ``tag_wait_s``: for tags once it had them all; ``waited_before_s`` of both: before it came to finish them.
     """
 
     rollouts: list[Rollout]
     timings: CollectTimings
+    planned: int
     tags: list[Tag] = field(default_factory=list)
     judged: JudgeRecord = field(default_factory=JudgeRecord)
+    rollout_wait_s: float = 0.0
     tag_wait_s: float = 0.0
+    waited_before_s: float = 0.0
+
+
+@dataclass(slots=True)
+class InFlight:
+    """Episodes that are being played. ``waited_s``: how long they were waited for so far."""
+
+    workers: WorkerGroup
+    plans: Sequence[EpisodePlan]
+    waited_s: float = 0.0
+    _found: tuple[list[Rollout], CollectTimings, Streamed | None] | None = None
+
+    def wait(self) -> tuple[list[Rollout], CollectTimings, Streamed | None]:
+        """Until the last episode, and with a judge model its tags. RubricError as :meth:`LlmJudge.tag` says."""
+        if self._found is None:
+            started = time.perf_counter()
+            self._found = self.workers.finish_collect(self.plans)
+            self.waited_s += time.perf_counter() - started
+        return self._found
+
+
+def begin_play(
+    workers: WorkerGroup, judge: Judge | None, plans: Sequence[EpisodePlan], settings: RolloutSettings
+) -> InFlight:
+    """Begin to play, and with a judge model to tag; :func:`finish_play` is given the same judge."""
+    workers.begin_collect(plans, settings, judged=judge is not None and streaming(judge) is not None)
+    return InFlight(workers, plans)
+
+
+def finish_play(flight: InFlight, judge: Judge | None, phase: Phase) -> TaggedBatch:
+    """Wait for the episodes and tag what is not tagged yet. Errors as :meth:`InFlight.wait`."""
+    rollouts, timings, streamed = flight.wait()
+    return _tagged(TaggedBatch(rollouts, timings, len(flight.plans)), streamed, judge, phase, flight.waited_s)
 
 
 def play_and_tag(
@@ -43,18 +80,34 @@ def play_and_tag(
     phase: Phase,
 ) -> TaggedBatch:
     """``judge`` None: no tags. ``phase`` hears what is going on. RubricError as :meth:`LlmJudge.tag` says."""
-    model = streaming(judge) if judge is not None else None
-    if model is not None:
+    started = time.perf_counter()
+    streamed: Streamed | None = None
+    if judge is not None and streaming(judge) is not None:
         phase("rollouts and tags")
         rollouts, timings, streamed = workers.collect_judged(plans, settings)
+    else:
+        phase("rollouts")
+        rollouts, timings = workers.collect(plans, settings)
+    batch = TaggedBatch(rollouts, timings, len(plans))
+    return _tagged(batch, streamed, judge, phase, time.perf_counter() - started)
+
+
+def _tagged(
+    batch: TaggedBatch, streamed: Streamed | None, judge: Judge | None, phase: Phase, waited_s: float
+) -> TaggedBatch:
+    """``batch`` with its tags and with the seconds in which it was waited for."""
+    if judge is None:
+        return replace(batch, rollout_wait_s=waited_s)
+    model = streaming(judge)
+    if streamed is not None and model is not None:
         model.record = JudgeRecord(counters=streamed.counters, after_batch_s=streamed.after_batch_s)
         tags = model.conclude(streamed.judgements)
-        return TaggedBatch(rollouts, timings, tags, model.record, streamed.wait_s)
-    phase("rollouts")
-    rollouts, timings = workers.collect(plans, settings)
-    if judge is None:
-        return TaggedBatch(rollouts, timings)
+        tag_wait_s = min(streamed.wait_s, waited_s)
+        return replace(
+            batch, tags=tags, judged=model.record, rollout_wait_s=waited_s - tag_wait_s, tag_wait_s=tag_wait_s
+        )
     phase("tags")
     started = time.perf_counter()
-    tags = judge.tag(rollouts)
-    return TaggedBatch(rollouts, timings, tags, judge.record, time.perf_counter() - started)
+    tags = judge.tag(batch.rollouts)
+    tag_wait_s = time.perf_counter() - started
+    return replace(batch, tags=tags, judged=judge.record, rollout_wait_s=waited_s, tag_wait_s=tag_wait_s)

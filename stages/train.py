@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rised.config.loader import load_text
 from rised.config.paths import check_results_path
@@ -31,11 +31,11 @@ from rised.records.layout import CONFIG, DONE, HEADER
 from rised.records.schemas import from_table, to_table
 from rised.records.shards import RunReader
 from rised.records.types import Metric, Rollout, Tag, Timing
-from rised.rollouts.episodes import CollectTimings
 from rised.rubrics.judge_record import JudgeRecord
 from rised.rubrics.judges import make_judge
 from rised.rubrics.vocabulary import load_vocabulary
 from rised.rubrics.windows import TagWindow
+from stages.agreement import AgreementAlarm
 from stages.attempts import STOPPED, AttemptLog
 from stages.cli import add_common, run_stage
 from stages.desk import TrainingDesk, bundle_metrics
@@ -43,18 +43,19 @@ from stages.loop import (
     TRAIN,
     VALIDATION,
     prompt_groups,
-    quotas,
     rollout_metrics,
     tag_metrics,
-    training_plans,
     validation_metrics,
     validation_plans,
     validation_rollout,
 )
+from stages.pipeline import PLAYED, Episodes, Schedule
 from stages.progress import RunProgress
 from stages.provenance import code_hash, refuse_other_basis, refuse_other_inputs, run_header, validation_basis
 from stages.ranks import Ranks
+from stages.saving import LOOP, copy_state
 from stages.setup import load_run, panel, read_tasks
+from stages.step_times import step_parts, step_timings
 from stages.tagging import play_and_tag
 from stages.workers import WorkerGroup
 
@@ -69,60 +70,53 @@ class Trainer:
         self.run_name = f"{config.experiment}/{config.method.name}/seed-{config.seed}"
         self.vocabulary = load_vocabulary(Path(config.rubrics.vocabulary))
         self.judge = make_judge(config.rubrics.judge, self.vocabulary)
-        self.tags_rollouts = config.rubrics.tag_training == "always" or method.needs_tags
-        names = list(config.environments)
-        self.train_panels = {name: panel(tasks, name, TRAIN) for name in config.trained_on}
-        self.validation_panels = {name: panel(tasks, name, VALIDATION) for name in names}
+        train_panels = {name: panel(tasks, name, TRAIN) for name in config.trained_on}
+        self.validation_panels = {name: panel(tasks, name, VALIDATION) for name in config.environments}
+        self.schedule = Schedule(config, self.run_name, train_panels, self.vocabulary, method.candidate_count())
+        judge = self.judge if config.rubrics.tag_training == "always" or method.needs_tags else None
+        self.episodes = Episodes(config, workers, judge, self.schedule, method.asks_policy)
         self.desk = TrainingDesk(workers, config.rubrics.judge)
+        self.alarm = AgreementAlarm(config.agreement)
         self.code = code_hash()
         self.window = TagWindow(config.rubrics.window_steps)
-        self.cursors = dict.fromkeys(names, 0)
-        self.steering: dict[str, tuple[str, ...]] = {}
+        self._unshown: tuple[int, list[Metric], dict[str, float]] | None = None
 
     def resume(self) -> int:
         """Take over the state of the last committed step and return the next step (0 for a new run)."""
         last = self.run.last_committed()
         if last is None:
             return 0
-        state = json.loads(self.run.state_file("loop.json").read_text())
-        self.workers.load_state(self.run.state_file("loop.json").parent)
+        state = json.loads(self.run.state_file(LOOP).read_text())
+        older = self.config.pipeline.lag > 0 and last > 0
+        self.workers.load_state(self.run.state_file(LOOP).parent, self.run.state_file(PLAYED) if older else None)
         self.method.load_state(state["method"])
         self.window = TagWindow.from_json(state["window"])
-        self.cursors = {name: int(value) for name, value in state["cursors"].items()}
-        self.steering = {name: tuple(rubrics) for name, rubrics in state["steering"].items()}
+        self.schedule.load_state(state, last)
         return last + 1
 
-    def write_state(self, step: Step) -> None:
-        """Everything that the next step depends on."""
-        self.workers.save_state(step.folder())
-        step.add_files()
-        state = {
-            "method": self.method.state(),
-            "window": self.window.to_json(),
-            "cursors": self.cursors,
-            "steering": {name: list(rubrics) for name, rubrics in self.steering.items()},
-        }
-        step.write_state("loop.json", json.dumps(state, sort_keys=True).encode())
+    def state(self) -> dict[str, Any]:
+        """Everything that the next step depends on, beside the learner's."""
+        return {"method": self.method.state(), "window": self.window.to_json(), **self.schedule.state()}
 
-    def update(self, number: int, progress: RunProgress) -> tuple[list[Metric], dict[str, float]]:
-        """One update, committed: collect, tag, select, study, learn, steer, and validate when it is due."""
+    def copy_state(self, step: Step, export: bool = False) -> Callable[[], None]:
+        """See :func:`stages.saving.copy_state`."""
+        lag = self.episodes.lag
+        return copy_state(self.run, self.workers, step, self.state(), lag=lag, export=export)
+
+    def update(self, number: int, progress: RunProgress, goes_on: Callable[[], bool]) -> None:
+        """One update, its commit begun: collect, tag, select, study, learn, steer, and validate when it is due.
+
+        ``goes_on``: whether the run is not to stop after this step.
+        """
         config, started = self.config, time.perf_counter()
-        candidates = self.method.candidate_count()
-        plans = training_plans(
-            config,
-            self.train_panels,
-            self.cursors,
-            self.steering,
-            self.vocabulary,
-            candidates,
-            number,
-            self.run_name,
-        )
-        with self.run.step(number, expected={"rollouts": len(plans)}) as step:
-            judge = self.judge if self.tags_rollouts else None
-            batch = play_and_tag(self.workers, judge, plans, config.rollout, progress.phase)
+
+        def more() -> bool:
+            return number < config.updates and goes_on()
+
+        with self.run.step(number) as step:
+            batch = self.episodes.batch(number, progress.phase, more)
             rollouts, tags, judged = batch.rollouts, batch.tags, batch.judged
-            rollout_s = time.perf_counter() - started - batch.tag_wait_s
+            step.expect("rollouts", batch.planned)
             groups = self.method.rewarded(prompt_groups(rollouts, tags))
             selections = self.method.select(groups, number, config.seed)
             chosen = {s.group_id: s.order for s in selections if s.selected}
@@ -131,16 +125,16 @@ class Trainer:
             study_started = time.perf_counter()
             bundles = self.method.study(selected, self.desk, number, config.seed)
             study_s = time.perf_counter() - study_started
+            self.episodes.look_ahead(number, more)
             rendering = self.workers.policy.rendering
             sequences = self.method.training_sequences(selected, self.window, rendering, config.block_style)
             progress.phase("update")
-            report = self.workers.update(sequences)
-            self.steering = self.method.steering_for_next_step(self.window)
-            for name, count in quotas(candidates, list(self.train_panels), number).items():
-                self.cursors[name] += count
+            report = self.workers.update(sequences, hand_over=self.episodes.lag == 0)
+            self.schedule.advance(self.method.steering_for_next_step(self.window))
             metrics = rollout_metrics(rollouts, tags, number) + judged.metrics(number)
             metrics += self.method.reward_metrics(number, groups)
             metrics += self.method.metrics(number, selected, sequences) + report.records(number)
+            metrics += self.alarm.hear(number, number - 1 - rollouts[0].weight_version, report)
             metrics += bundle_metrics(number, bundles) + self.desk.metrics(number)
             step.write("rollouts", to_table(rollouts, "rollouts"))
             if tags:
@@ -149,31 +143,32 @@ class Trainer:
             step.write("selections", to_table(selections, "selections"))
             if bundles:
                 step.write("rubric_bundles", to_table(bundles, "rubric_bundles"))
-            parts = {
-                "rollout_wait": rollout_s,
-                "tag_wait": batch.tag_wait_s,
-                "reference": report.timings.reference_s,
-                "teacher": report.timings.teacher_s,
-                "actor": report.timings.actor_s,
-            }
-            step_s = time.perf_counter() - started
-            parts["other"] = step_s - sum(parts.values())
-            parts["step"] = step_s
+            parts = step_parts(time.perf_counter() - started + batch.waited_before_s, batch, report.timings)
             if number % config.validation.every == 0 or number == config.updates:
                 metrics += self._validate(number, step, progress)
-            self.write_state(step)
+            saving_started = time.perf_counter()
+            self.settle(progress)
+            settled = time.perf_counter()
             exported = number == config.updates or (config.export_every and number % config.export_every == 0)
-            if exported:
-                self.workers.export(step.folder(checkpoint=True))
-                step.add_files(checkpoint=True)
+            write_state = self.copy_state(step, export=bool(exported))
+            saving = {"wait": settled - saving_started, "copy": time.perf_counter() - settled}
             step.write("metrics", to_table(metrics, "metrics"))
-            timings = _timings(number, parts, batch.timings, self.workers.ranks.layout.size)
+            timings = step_timings(number, parts, batch.timings, saving, self.workers.ranks.layout.size)
             timings += judged.timings(number, self.judge.judge_id)
             if bundles:
                 timings += [Timing(number, "bundles/study", study_s, "s"), *self.desk.timings(number)]
             step.write("timings", to_table(timings, "timings"))
-            step.commit({"code": self.code} | self._several_processes())
-        return metrics, parts
+            step.commit_later(write_state, {"code": self.code} | self._several_processes())
+            self._unshown = (number, metrics, parts)
+        if not config.pipeline.defer_saving:
+            self.settle(progress)
+
+    def settle(self, progress: RunProgress) -> None:
+        """Wait for the step that is still being written, and show it. Raises what kept it from being committed."""
+        self.run.settle()
+        if self._unshown is not None:
+            progress.step(*self._unshown)
+            self._unshown = None
 
     def start(self, warm_start: Path, tasks: Sequence[Task]) -> list[Metric]:
         """Commit step 0: the validation of the policy that the run starts from, measured once for the experiment.
@@ -198,8 +193,8 @@ class Trainer:
             step.write(VALIDATION, to_table(rollouts, "rollouts"))
             metrics += self._write_validation_tags(step, tags, self.judge.record)
             step.write("metrics", to_table(metrics, "metrics"))
-            self.write_state(step)
-            step.commit()
+            step.commit_later(self.copy_state(step))
+        self.run.settle()
         return metrics
 
     def _several_processes(self) -> dict[str, int]:
@@ -208,6 +203,9 @@ class Trainer:
         return {"learner_ranks": count} if count > 1 else {}
 
     def _validate(self, number: int, step: Step, progress: RunProgress) -> list[Metric]:
+        """With the weights of this step's update: training episodes that are being played come to their end first."""
+        progress.phase("validation")
+        self.episodes.rest()
         plans = validation_plans(self.config, self.validation_panels, number, self.run_name)
         step.expect(VALIDATION, len(plans))
         judge = self.judge if self.config.validation.tags else None
@@ -231,16 +229,6 @@ class Trainer:
         """What the judge said word for word, if it is one that speaks."""
         if judged.replies:
             step.write("judge_replies", to_table(judged.replies, "judge_replies"), self.judge.judge_id)
-
-
-def _timings(step: int, parts: Mapping[str, float], collected: CollectTimings, processes: int) -> list[Timing]:
-    rows = [Timing(step, f"time/{name}", seconds, "s") for name, seconds in parts.items()]
-    for name in ("generation_s", "environment_s", "environment_wait_s"):
-        rows.append(Timing(step, f"rollout/{name.removesuffix('_s')}", getattr(collected, name), "s"))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    rows.append(Timing(step, "process/peak_memory", peak, "MiB"))
-    rows.append(Timing(step, "process/count", float(processes), "count"))
-    return rows
 
 
 def prepare_run(run: RunDirectory, trainer: Trainer, tasks: Sequence[Task], prompts: Mapping[str, str]) -> None:
@@ -298,12 +286,13 @@ def drive(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path,
                 if first == 0:
                     progress.step(0, trainer.start(warm_start, tasks), {})
                 for number in range(max(1, first), config.updates + 1):
-                    metrics, parts = trainer.update(number, progress)
-                    progress.step(number, metrics, parts)
+                    trainer.update(number, progress, lambda: not attempts.stop_asked)
                     if attempts.stop_asked and number < config.updates:
+                        trainer.settle(progress)
                         attempts.end("stopped", number)
                         print(f"stopped after step {number} as asked; the same command goes on", flush=True)
                         sys.exit(STOPPED)
+                trainer.settle(progress)
         run.finish(config.updates)
         attempts.end("finished", config.updates)
 

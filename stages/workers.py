@@ -4,6 +4,9 @@ The driver calls :meth:`WorkerGroup.collect` and :meth:`WorkerGroup.update` as i
 stand in :meth:`WorkerGroup.follow` and do their share of each; who plays an episode also has it judged. How episodes
 are cut into batches does not depend on the number of processes, so that the same weights give the same rollouts to the
 last bit; the gradient's sums differ in their last bits.
+
+A batch may be begun and finished by two calls, with others between: each process plays its share in a thread meanwhile,
+which makes no collective call, so that all processes go through the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import torch
 from rised.experiment import RunConfig, RunSettings
 from rised.learner.backends import make_learner
 from rised.learner.learner import Learner
+from rised.learner.state import Snapshot, describe, read_weights
 from rised.learner.types import TrainingSequence, UpdateReport
 from rised.methods.streams import LossTerm
 from rised.models.loading import load_policy
@@ -37,6 +41,7 @@ from rised.rubrics.judge_record import JudgeCounters
 from rised.rubrics.judge_stream import Streamed, TagStream
 from rised.rubrics.settings import LlmJudgeSettings
 from rised.rubrics.vocabulary import load_vocabulary
+from stages.background import BackgroundPlay
 from stages.policy import Policy, open_policy
 from stages.ranks import Order, Ranks
 from stages.setup import open_pool
@@ -63,14 +68,19 @@ class WorkerGroup:
         if self._learner is None and config.learner.threads is not None:
             torch.set_num_threads(config.learner.threads)
         self._pool: Any = None
+        self._played: BackgroundPlay[Played] = BackgroundPlay(config.learner.threads)
+        self._snapshot: Snapshot | None = None
         self._judge: LlmJudge | None = None
         self._renderings: dict[tuple[tuple[str, str | bool], ...], ChatRendering] = {}
         self._stack = ExitStack()
 
     def _make_learner(self, config: RunConfig) -> Learner:
         reference = load_policy(config.model)[0] if config.method.kl.coefficient > 0 else None
-        # a learner that shards or rounds its weights gets a model of its own; the engine plays with a whole copy
-        model = self.policy.model if config.learner.trains_in_place else load_policy(config.model)[0]
+        # a learner that shards or rounds its weights gets a model of its own; the engine plays with a whole copy. So
+        # does one that learns while the engine plays, unless that has a copy already
+        lags = config.pipeline.lag > 0 and not self.policy.engine.copies_weights
+        in_place = config.learner.trains_in_place and not lags
+        model = self.policy.model if in_place else load_policy(config.model)[0]
         return make_learner(
             model,
             reference,
@@ -87,6 +97,7 @@ class WorkerGroup:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._played.close()
         self._stack.__exit__(kind, error, trace)
 
     @property
@@ -117,7 +128,25 @@ class WorkerGroup:
 
         Judgements in the order of the plans. RubricError when the judge's server refuses the key or the model.
         """
-        found: list[Played] = self._everywhere("collect_judged", tuple(plans), settings)
+        return self._whole_judged(plans, self._everywhere("collect_judged", tuple(plans), settings))
+
+    def begin_collect(self, plans: Sequence[EpisodePlan], settings: RolloutSettings, judged: bool) -> None:
+        """Begin one of the two and return at once. The weights that play stay as they are until it is finished."""
+        self._everywhere("begin_collect", tuple(plans), settings, judged)
+
+    def finish_collect(self, plans: Sequence[EpisodePlan]) -> tuple[list[Rollout], CollectTimings, Streamed | None]:
+        """Wait for what :meth:`begin_collect` began with these plans, and what it found, in their order.
+
+        RubricError as :meth:`collect_judged`; the judgements are None where none were asked for.
+        """
+        found: list[Played] = self._everywhere("finish_collect")
+        if any(played.judged is not None or played.error is not None for played in found):
+            return self._whole_judged(plans, found)
+        return *self._whole(plans, found), None
+
+    def _whole_judged(
+        self, plans: Sequence[EpisodePlan], found: Sequence[Played]
+    ) -> tuple[list[Rollout], CollectTimings, Streamed]:
         for played in found:
             if played.error is not None:
                 raise played.error
@@ -155,22 +184,32 @@ class WorkerGroup:
         by_place = {place: written for share in found for place, written in share.items()}
         return [by_place[place] for place in range(len(requests))]
 
-    def update(self, sequences: Sequence[TrainingSequence]) -> UpdateReport:
-        """One optimiser step; afterwards every process plays with the new weights."""
-        report: UpdateReport = self._everywhere("update", tuple(sequences))[0]
+    def update(self, sequences: Sequence[TrainingSequence], hand_over: bool = True) -> UpdateReport:
+        """One optimiser step. ``hand_over``: afterwards every process plays with the new weights."""
+        report: UpdateReport = self._everywhere("update", tuple(sequences), hand_over)[0]
         return report
 
-    def load_state(self, folder: Path) -> None:
-        """Take over weights, optimiser and counters of ``folder`` everywhere."""
-        self._everywhere("load_state", folder)
+    def hand_over(self) -> None:
+        """Let every process play with the learners' present weights. Nobody may be playing."""
+        self._everywhere("hand_over")
 
-    def save_state(self, folder: Path) -> None:
-        """Write what a run resumes from into ``folder``; each learner gives its part."""
-        self._everywhere("save_state", folder)
+    def load_state(self, folder: Path, played: Path | None = None) -> None:
+        """Take over weights, optimiser and counters of ``folder`` everywhere.
 
-    def export(self, folder: Path) -> None:
-        """Write the policy as a Hugging Face directory."""
-        self._everywhere("export", folder)
+        ``played``: file of the weights to play with, where they are older than those of ``folder``.
+        """
+        self._everywhere("load_state", folder, played)
+
+    def snapshot(self) -> Snapshot:
+        """Copies of what a run resumes from; each learner gives its part."""
+        self._everywhere("snapshot")
+        taken, self._snapshot = self._snapshot, None
+        assert taken is not None
+        return taken
+
+    def describe(self, folder: Path) -> None:
+        """Write of an exported policy all but the weights."""
+        describe(folder, self.learner.model, self.policy.tokenizer)
 
     def _everywhere(self, name: str, *arguments: Any, mine: tuple[Any, ...] = ()) -> list[Any]:
         """Do a thing on all processes; their answers in rank order."""
@@ -193,11 +232,13 @@ class WorkerGroup:
             "system_prompts": self._system_prompts,
             "collect": self._collect,
             "collect_judged": self._collect_judged,
+            "begin_collect": self._begin_collect,
+            "finish_collect": self._played.join,
             "write": self._write,
             "update": self._update,
+            "hand_over": self._hand_over,
             "load_state": self._load_state,
-            "save_state": self._save_state,
-            "export": self._export,
+            "snapshot": self._take_snapshot,
         }
         return ways[name]
 
@@ -223,13 +264,19 @@ class WorkerGroup:
             collect(share, engine, rendering, self._pool, settings, on_progress, timings, on_rollout), timings
         )
 
-    def _collect_judged(self, plans: Sequence[EpisodePlan], settings: RolloutSettings) -> Played:
+    def _begin_collect(self, plans: Sequence[EpisodePlan], settings: RolloutSettings, judged: bool) -> None:
+        way = self._collect_judged if judged else self._collect
+        self._played.begin(lambda heed: way(plans, settings, lambda done, count: heed()))
+
+    def _collect_judged(
+        self, plans: Sequence[EpisodePlan], settings: RolloutSettings, on_progress: Progress | None = None
+    ) -> Played:
         """An error of the judge is an answer here: the driver ends the run with it, not a lost process."""
         if self._pool is None:
             return self._collect(plans, settings)
         try:
             with TagStream(self._own_judge()) as stream:
-                played = self._collect(plans, settings, on_rollout=stream.add)
+                played = self._collect(plans, settings, on_progress, stream.add)
                 return replace(played, judged=stream.finish(played.rollouts))
         except RubricError as error:
             return Played([], CollectTimings(), error=error)
@@ -247,6 +294,7 @@ class WorkerGroup:
     def _write(self, requests: Sequence[WritingRequest]) -> dict[int, list[Written]]:
         if not self.ranks.plays:
             return {}
+        assert not self._played.busy, "an engine serves one thread at a time"
         players = self.ranks.layout.players
         mine = range(players.index(self.ranks.rank), len(requests), len(players))
         return {place: write(self.policy.engine, self._rendering(requests[place]), requests[place]) for place in mine}
@@ -265,28 +313,38 @@ class WorkerGroup:
             )
         return self._renderings[key]
 
-    def _update(self, sequences: Sequence[TrainingSequence]) -> UpdateReport | None:
+    def _update(self, sequences: Sequence[TrainingSequence], hand_over: bool) -> UpdateReport | None:
         report = None if self._learner is None else self._learner.update(sequences, self.terms)
-        self._hand_over()
+        if hand_over:
+            self._hand_over()
         return report
 
-    def _load_state(self, folder: Path) -> None:
+    def _load_state(self, folder: Path, played: Path | None) -> None:
+        if played is not None:
+            self._play_with(played)
         if self._learner is not None:
             self._learner.load_state(folder)
-        self._hand_over()
+        if played is None:
+            self._hand_over()
 
-    def _save_state(self, folder: Path) -> None:
+    def _play_with(self, file: Path) -> None:
+        """Before the learner's own state, which may lie in the same model."""
         if self._learner is not None:
-            self._learner.save_state(folder)
+            read_weights(file, self.policy.model, self.config.learner.hands_over)
+        self._to_players()
 
-    def _export(self, folder: Path) -> None:
-        if self._learner is not None:
-            self._learner.export_hf(folder, self.policy.tokenizer)
+    def _take_snapshot(self) -> None:
+        self._snapshot = None if self._learner is None else self._learner.snapshot()
 
     def _hand_over(self) -> None:
         """The learners' weights to everyone who plays."""
+        assert not self._played.busy, "an episode never mixes weights"
         if self._learner is not None:
             self._learner.weights_into(self.policy.model)
+        self._to_players()
+
+    def _to_players(self) -> None:
+        """Those of the first learner's ``policy.model``."""
         if self.ranks.layout.rollout_nodes:
             with torch.no_grad():
                 self.ranks.share_tensors([*self.policy.model.parameters(), *self.policy.model.buffers()])

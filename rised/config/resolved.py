@@ -102,8 +102,23 @@ def _keys_of(value: Any, operational: bool, key: str) -> Iterator[tuple[str, Any
 
 
 def settings_hash(settings: BaseModel) -> str:
-    """SHA-256 over the strict keys: equal for two settings that give the same result."""
-    return _hash({key: value for key, value, operational in keys(settings) if not operational})
+    """SHA-256 over the strict keys: equal for two settings that give the same result.
+
+    A key that is declared to be left out at its default is: runs from before it have the hash that they always had.
+    """
+    silent = set(_silent_keys(settings))
+    return _hash({key: value for key, value, operational in keys(settings) if not operational and key not in silent})
+
+
+def _silent_keys(settings: BaseModel, above: str = "") -> Iterator[str]:
+    """Keys that are at their default and then not part of the hash."""
+    for name, field in type(settings).model_fields.items():
+        key, value = f"{above}.{name}" if above else name, getattr(settings, name)
+        extra = field.json_schema_extra
+        if isinstance(extra, dict) and extra.get("in_hash_at_default") is False and value == field.default:
+            yield key
+        elif isinstance(value, BaseModel):
+            yield from _silent_keys(value, key)
 
 
 def full_hash(settings: BaseModel) -> str:

@@ -19,9 +19,13 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def strict(default: Any = ..., *, description: str, **constraints: Any) -> Any:
-    """A field that may not change in a resumed run."""
-    return Field(default, description=description, json_schema_extra={"resume": "strict"}, **constraints)
+def strict(default: Any = ..., *, description: str, in_hash_at_default: bool = True, **constraints: Any) -> Any:
+    """A field that may not change in a resumed run.
+
+    ``in_hash_at_default`` False is for a key whose default is what runs did that know nothing of it: their hash holds.
+    """
+    extra: dict[str, Any] = {"resume": "strict"} | ({} if in_hash_at_default else {"in_hash_at_default": False})
+    return Field(default, description=description, json_schema_extra=extra, **constraints)
 
 
 def operational(default: Any = ..., *, description: str, **constraints: Any) -> Any:

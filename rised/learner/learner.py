@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from rised.learner import state
 from rised.learner.errors import LearnerError
@@ -308,10 +308,18 @@ class Learner:
                 for name, value in self.model.named_parameters():
                     targets[name].copy_(value)
 
+    def snapshot(self) -> state.Snapshot | None:
+        """Copy weights, optimiser and counters to the first rank's host memory; None on the others. All ranks call it.
+
+        A run that goes on from what :meth:`Snapshot.write` makes of it does so byte for byte.
+        """
+        return state.snapshot(self.model, self.optimizer, self._counters()) if self.ranks.index == 0 else None
+
     def save_state(self, folder: Path) -> None:
-        """Write weights, optimiser and counters into ``folder``, to resume byte for byte. All ranks call it."""
-        if self.ranks.index == 0:
-            state.save(folder, self.model, self.optimizer, self._counters())
+        """Write a snapshot into ``folder``. All ranks call it."""
+        taken = self.snapshot()
+        if taken is not None:
+            taken.write(folder)
 
     def load_state(self, folder: Path) -> None:
         """Take over what :meth:`save_state` wrote. Raises LearnerError if it does not fit this model."""
@@ -320,11 +328,6 @@ class Learner:
 
     def _counters(self) -> dict[str, int]:
         return {"updates": self.updates, "empty_updates": self.empty_updates}
-
-    def export_hf(self, folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Write a Hugging Face directory that any engine can load. All ranks call it."""
-        if self.ranks.index == 0:
-            state.export_hf(folder, self.model, tokenizer)
 
 
 def _term_losses(

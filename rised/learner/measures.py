@@ -12,6 +12,20 @@ from torch import Tensor
 
 from rised.learner.ranks import LearnerRanks
 from rised.learner.types import LossTerm, Measure, TokenStreams
+from rised.methods.importance import LOG_RATIO_LIMIT
+
+SAMPLER_K3 = "sampler_k3"
+"""Name of the measure that an alarm hears of."""
+
+
+def k3(log_ratio_N: Tensor) -> Tensor:
+    """exp(d) − 1 − d of d = S − O, float64, shape (N,), never negative.
+
+    Its mean over tokens sampled with O estimates KL(sampler ‖ learner) without bias (Schulman's third estimator). d is
+    limited at 20 above, as ratios are elsewhere, so that one token that the sampler took for impossible stays a number.
+    """
+    d_N = log_ratio_N.detach().double().clamp(max=LOG_RATIO_LIMIT)
+    return torch.expm1(d_N) - d_N
 
 
 class _Mean:
@@ -47,13 +61,16 @@ class Tally:
         self._gradients: dict[str, list[Tensor]] = {}
         self._sampler_difference = _Mean()
         self._sampler_difference_max: float | None = None
+        self._sampler_divergence = _Mean()
         self._negative_logprob = _Mean()
 
     def add_tokens(self, current_N: Tensor, sampled_N: Tensor) -> None:
         """Policy tokens of one trained sequence."""
-        difference_N = (current_N.detach() - sampled_N).abs()
+        log_ratio_N = current_N.detach() - sampled_N
+        difference_N = log_ratio_N.abs()
         self._sampler_difference.add(difference_N)
         self._sampler_difference_max = max(self._sampler_difference_max or 0.0, float(difference_N.max()))
+        self._sampler_divergence.add(k3(log_ratio_N))
         self._negative_logprob.add(-current_N)
 
     def add_term(self, term: LossTerm, loss: Tensor, streams: TokenStreams) -> None:
@@ -100,6 +117,7 @@ class Tally:
         for name, mean in other._diagnostics.items():
             self._diagnostics.setdefault(name, _Mean()).join(mean)
         self._sampler_difference.join(other._sampler_difference)
+        self._sampler_divergence.join(other._sampler_divergence)
         self._negative_logprob.join(other._negative_logprob)
         largest = [m for m in (self._sampler_difference_max, other._sampler_difference_max) if m is not None]
         self._sampler_difference_max = max(largest, default=None)
@@ -123,13 +141,14 @@ class Tally:
             found.append(Measure(f"loss/{name}", loss / self._coefficients[name], "nats"))
             found.append(Measure(f"tokens/{name}", float(self._token_counts[name]), "tokens"))
         found += [
-            Measure(name, mean.value, "nats" if name.endswith("gap") else "fraction")
+            Measure(name, mean.value, "nats" if name.endswith("gap") else "1" if name.endswith("ratio") else "fraction")
             for name, mean in self._diagnostics.items()
         ]
         found += self._gradient_measures()
         found += [
             Measure("sampler_difference_mean", self._sampler_difference.value, "nats"),
             Measure("sampler_difference_max", self._sampler_difference_max, "nats"),
+            Measure(SAMPLER_K3, self._sampler_divergence.value, "nats"),
             Measure("entropy_estimate", self._negative_logprob.value, "nats"),
             Measure("learning_rate", learning_rate, "1"),
             Measure("trained_sequences", float(trained_sequences), "count"),

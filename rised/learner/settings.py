@@ -57,6 +57,11 @@ class LearnerSettings(Settings):
         """Whether the model given to the learner stays whole and in float32, so that others may play with it."""
         return True
 
+    @property
+    def hands_over(self) -> Literal["float32", "bfloat16"]:
+        """Precision of the weights that players are given; the state on disk is float32 in any case."""
+        return "float32"
+
 
 class DeepSpeedLearnerSettings(LearnerSettings):
     """The same learner on DeepSpeed: ZeRO shards optimiser, gradients and weights over the ranks.
@@ -84,6 +89,10 @@ class DeepSpeedLearnerSettings(LearnerSettings):
     @property
     def trains_in_place(self) -> bool:
         return self.zero_stage < 3 and self.weights == "float32"
+
+    @property
+    def hands_over(self) -> Literal["float32", "bfloat16"]:
+        return self.weights
 
     @model_validator(mode="after")
     def _stages_allow_it(self) -> DeepSpeedLearnerSettings:

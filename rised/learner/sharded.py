@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from rised.learner.errors import LearnerError
 from rised.learner.ranks import LearnerRanks
-from rised.learner.state import Saved, tensors_of
+from rised.learner.state import Saved, on_host, tensors_of
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 STEP = "step"
@@ -55,7 +55,7 @@ def shapes(model: PreTrainedModel) -> dict[str, torch.Size]:
 def gathered_weights(model: PreTrainedModel, engine: Any, ranks: LearnerRanks) -> dict[str, Tensor]:
     """Float32 weights and buffers by name, on the first rank's CPU; empty on the others. All ranks call it."""
     weights = dict(_gather(model, engine, ranks, None))
-    buffers = {name: tensor.cpu().contiguous() for name, tensor in _buffers(model).items()}
+    buffers = {name: on_host(tensor) for name, tensor in _buffers(model).items()}
     return weights | (buffers if ranks.index == 0 else {})
 
 

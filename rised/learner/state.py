@@ -2,7 +2,8 @@
 
 ``policy.safetensors`` (each parameter and buffer once), ``optimizer.safetensors`` (moments and step counts by parameter
 name), ``learner.json`` (counters). Files are written plainly: when a step becomes visible is decided by the commit of
-``rised.records``, which also removes what an interrupted step leaves.
+``rised.records``, which also removes what an interrupted step leaves. What is written was copied to host memory before,
+so that writing may go on in a thread while the weights change.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -20,9 +21,11 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rised.learner.errors import LearnerError
+from rised.records.faults import kill_point
 
 FORMAT_VERSION = 1
 POLICY, OPTIMIZER, COUNTERS = "policy.safetensors", "optimizer.safetensors", "learner.json"
+EXPORTED = "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,32 +37,95 @@ class Saved:
     counters: dict[str, Any]
 
 
-def save(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, counters: Mapping[str, int]) -> None:
-    """Write the three files; a folder that exists is written into."""
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that a run resumes from, as copies in host memory that no update touches.
+
+    ``names``: key of the model's state dict -> key of ``weights``; several for tied weights.
+    """
+
+    weights: Mapping[str, Tensor]
+    moments: Mapping[str, Tensor]
+    counters: Mapping[str, int]
+    names: Mapping[str, str]
+
+    def write(self, folder: Path) -> None:
+        """Write the three files; a folder that exists is written into. LearnerError if that is not possible."""
+        content = {"format": FORMAT_VERSION, **self.counters}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            kill_point(f"state {POLICY}")
+            save_file(dict(self.weights), folder / POLICY)
+            kill_point(f"state {OPTIMIZER}")
+            save_file(dict(self.moments), folder / OPTIMIZER)
+            (folder / COUNTERS).write_text(json.dumps(content, sort_keys=True) + "\n", encoding="utf-8")
+            kill_point(f"state {COUNTERS}")
+        except (OSError, SafetensorError) as error:
+            raise LearnerError(
+                f"the learner's state could not be written to {folder}: {error}. Free some space, or correct the "
+                "folder, and start the same command again: it goes on from the last committed step"
+            ) from error
+
+    def export(self, folder: Path) -> None:
+        """Write ``model.safetensors``: the *full* state dict, ``lm_head.weight`` included, beside :func:`describe`.
+
+        ``save_pretrained`` leaves out a tied head, and an engine that reloads weights in place then keeps the old one.
+        """
+        tensors = {name: self.weights[key] for name, key in self.names.items()}
+        shared = {name for name, key in self.names.items() if name != key}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            kill_point(f"export {EXPORTED}")
+            save_file(
+                {name: tensor.clone() if name in shared else tensor for name, tensor in tensors.items()},
+                folder / EXPORTED,
+                metadata={"format": "pt"},
+            )
+        except (OSError, SafetensorError) as error:
+            raise _not_exported(folder, error) from error
+
+
+def snapshot(model: PreTrainedModel, optimizer: torch.optim.Optimizer, counters: Mapping[str, int]) -> Snapshot:
+    """Copy a model that is whole, and its optimiser."""
     moments = {
-        f"{key}/{name}": value.detach().contiguous()
+        f"{key}/{name}": on_host(value)
         for name, parameter in model.named_parameters()
         for key, value in optimizer.state.get(parameter, {}).items()
     }
-    write(folder, {name: tensor.contiguous() for name, tensor in tensors_of(model).items()}, moments, counters)
+    weights = {name: on_host(tensor) for name, tensor in tensors_of(model).items()}
+    return Snapshot(weights, moments, dict(counters), state_dict_names(model))
 
 
-def write(
-    folder: Path, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor], counters: Mapping[str, int]
-) -> None:
-    """Write whole tensors by name. LearnerError if the folder cannot be written."""
-    content = {"format": FORMAT_VERSION, **counters}
+def on_host(tensor: Tensor) -> Tensor:
+    """A copy in host memory."""
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def state_dict_names(model: PreTrainedModel) -> dict[str, str]:
+    """Key of the state dict -> the name under which :func:`tensors_of` has the tensor."""
+    first = {parameter: name for name, parameter in model.named_parameters()}
+    tied = {name: first[parameter] for name, parameter in model.named_parameters(remove_duplicate=False)}
+    return {name: tied.get(name, name) for name in model.state_dict()}
+
+
+def describe(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write config, generation config and tokenizer: of an exported policy all but the weights."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(dict(weights), folder / POLICY)
-        save_file(dict(moments), folder / OPTIMIZER)
-        (folder / COUNTERS).write_text(json.dumps(content, sort_keys=True) + "\n", encoding="utf-8")
-    except (OSError, SafetensorError) as error:
-        raise LearnerError(f"the learner's state could not be written to {folder}: {error}") from error
+        model.config.save_pretrained(folder)
+        if model.generation_config is not None:
+            model.generation_config.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    except OSError as error:
+        raise _not_exported(folder, error) from error
+
+
+def _not_exported(folder: Path, error: Exception) -> LearnerError:
+    return LearnerError(f"the policy could not be exported to {folder}: {error}")
 
 
 def read(folder: Path, shapes: Mapping[str, torch.Size]) -> Saved:
-    """What :func:`write` wrote, on the CPU.
+    """What :meth:`Snapshot.write` wrote, on the CPU.
 
     Raises LearnerError if a file is missing or damaged, or belongs to a model without these names and shapes.
     """
@@ -70,11 +136,7 @@ def read(folder: Path, shapes: Mapping[str, torch.Size]) -> Saved:
         raise LearnerError(f"the learner's state in {folder} cannot be read: {error}") from error
     if counters.pop("format", None) != FORMAT_VERSION:
         raise LearnerError(f"{folder / COUNTERS}: not of format {FORMAT_VERSION}; it was written by another version")
-    wrong = sorted(set(shapes) ^ set(weights)) or sorted(n for n in shapes if shapes[n] != weights[n].shape)
-    if wrong:
-        raise LearnerError(
-            f"{folder / POLICY} belongs to another model: {', '.join(wrong[:3])} missing, unknown or of another shape"
-        )
+    _refuse_other_model(folder / POLICY, shapes, weights)
     return Saved(weights, moments, counters)
 
 
@@ -87,6 +149,32 @@ def load(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer)
             tensor.copy_(saved.weights[name])
     _load_moments(model, optimizer, saved.moments)
     return saved.counters
+
+
+@torch.no_grad()
+def read_weights(file: Path, model: PreTrainedModel, rounded_to: Literal["float32", "bfloat16"]) -> None:
+    """Put the weights of a ``policy.safetensors`` into a whole model, through another precision if they had one.
+
+    Raises LearnerError as :func:`read`.
+    """
+    expected = tensors_of(model)
+    try:
+        found = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise LearnerError(f"the weights in {file} cannot be read: {error}") from error
+    _refuse_other_model(file, {name: tensor.shape for name, tensor in expected.items()}, found)
+    parameters = {name for name, _ in model.named_parameters()}
+    for name, tensor in expected.items():
+        rounds = rounded_to == "bfloat16" and name in parameters
+        tensor.copy_(found[name].bfloat16() if rounds else found[name])
+
+
+def _refuse_other_model(file: Path, shapes: Mapping[str, torch.Size], weights: Mapping[str, Tensor]) -> None:
+    wrong = sorted(set(shapes) ^ set(weights)) or sorted(n for n in shapes if shapes[n] != weights[n].shape)
+    if wrong:
+        raise LearnerError(
+            f"{file} belongs to another model: {', '.join(wrong[:3])} missing, unknown or of another shape"
+        )
 
 
 def _load_moments(model: PreTrainedModel, optimizer: torch.optim.Optimizer, moments: Mapping[str, Tensor]) -> None:
@@ -105,27 +193,3 @@ def tensors_of(model: PreTrainedModel) -> dict[str, Tensor]:
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     shared.update({name: tensor for name, tensor in model.state_dict().items() if name not in parameters})
     return shared
-
-
-def export_hf(
-    folder: Path,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    state_dict: Mapping[str, Tensor] | None = None,
-) -> None:
-    """Write config, generation config, tokenizer and the *full* ``state_dict``, ``lm_head.weight`` included.
-
-    ``save_pretrained`` leaves out a tied head, and an engine that reloads weights in place then keeps the old one.
-    ``state_dict``: the tensors, where the model does not hold them itself.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        model.config.save_pretrained(folder)
-        if model.generation_config is not None:
-            model.generation_config.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        found = model.state_dict() if state_dict is None else state_dict
-        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in found.items()}
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    except (OSError, SafetensorError) as error:
-        raise LearnerError(f"the policy could not be exported to {folder}: {error}") from error

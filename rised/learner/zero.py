@@ -20,7 +20,7 @@ import torch
 import torch.distributed as distributed
 from deepspeed.utils import logger as deepspeed_logger
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from rised.learner import sharded, state
 from rised.learner.errors import LearnerError
@@ -144,25 +144,17 @@ class DeepSpeedLearner(Learner):
             with deepspeed.zero.GatheredParameters([parameter], enabled=self.settings.zero_stage == 3), torch.no_grad():
                 targets[name].copy_(parameter)
 
-    def save_state(self, folder: Path) -> None:
-        """Whole tensors in the plain learner's files: any stage and number of ranks goes on from them."""
+    def snapshot(self) -> state.Snapshot | None:
+        """Whole tensors, as the plain learner has them: any stage and number of ranks goes on from their files."""
         weights, moments = sharded.gathered(self.model, self.engine, self.ranks)
-        if self.ranks.index == 0:
-            state.write(folder, weights, moments, self._counters())
+        if self.ranks.index > 0:
+            return None
+        return state.Snapshot(weights, moments, self._counters(), state.state_dict_names(self.model))
 
     def load_state(self, folder: Path) -> None:
         saved = state.read(folder, sharded.shapes(self.model))
         sharded.scatter(self.model, self.engine, self.ranks, saved)
         self.updates, self.empty_updates = saved.counters["updates"], saved.counters["empty_updates"]
-
-    def export_hf(self, folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-        weights = sharded.gathered_weights(self.model, self.engine, self.ranks)
-        if self.ranks.index == 0:
-            by_parameter = {parameter: weights[name] for name, parameter in self.model.named_parameters()}
-            everything = dict(self.model.named_parameters(remove_duplicate=False))
-            tied = {name: by_parameter[parameter] for name, parameter in everything.items()}
-            names = self.model.state_dict()
-            state.export_hf(folder, self.model, tokenizer, {n: tied[n] if n in tied else names[n] for n in names})
 
 
 def engine_settings(settings: DeepSpeedLearnerSettings) -> dict[str, Any]:

@@ -120,7 +120,12 @@ class Advantage(Piece, ABC):
 
 
 class Teacher(Piece, ABC):
-    """Decides what privileged text the policy's own weights read before they score the stored tokens again."""
+    """Decides what privileged text the policy's own weights read before they score the stored tokens again.
+
+    ``asks_policy``: :meth:`study` has the running policy write, so that no episode may be played meanwhile.
+    """
+
+    asks_policy: bool = False
 
     def study(self, groups: Sequence[PromptGroup], desk: Desk, step: int, seed: int) -> list[RubricBundle]:
         """Find out what :meth:`contexts` will need of the selected groups, and return it as records.
@@ -136,6 +141,12 @@ class Teacher(Piece, ABC):
 
 class TokenTerm(Piece, ABC):
     """A per-token loss with a coefficient: a distillation loss or a policy loss."""
+
+    @classmethod
+    def uncorrected(cls, settings: Any) -> str | None:
+        """Key to set before tokens that older weights sampled may enter; None: with these settings they are weighed."""
+        key = "truncated_importance"
+        return key if getattr(settings, key, None) is None else None
 
     @abstractmethod
     def token_loss(self, streams: TokenStreams) -> Tensor:

@@ -84,6 +84,11 @@ class Method:
         """Whether a judge must tag the rollouts before :meth:`select`; otherwise tags serve the analysis alone."""
         return self.selector.needs_tags or self.teacher.needs_tags or self.steering.needs_tags
 
+    @property
+    def asks_policy(self) -> bool:
+        """Whether :meth:`study` has the running policy write."""
+        return self.teacher.asks_policy
+
     def prompts(self) -> dict[str, str]:
         """name -> text of the prompt files that the method's teacher asks somebody with."""
         return self.teacher.prompts()

@@ -126,6 +126,20 @@ class MethodSettings(Settings):
         return self
 
 
+def stale_mends(settings: MethodSettings) -> list[str]:
+    """Keys below the method to set before tokens that older weights sampled may enter its losses; empty: they may.
+
+    The KL regulariser is not asked: it is a mean over the tokens that were played, whoever sampled them.
+    """
+    found = []
+    for kind in ("policy_loss", "distillation"):
+        term = getattr(settings, kind)
+        key = piece_class(kind, term.type).uncorrected(term) if term.coefficient > 0.0 else None
+        if key is not None:
+            found.append(f"{kind}.{key}")
+    return found
+
+
 SELECTORS = Path("configs/selectors.yaml")
 SelectorCatalogue = Mapping[str, Any]
 """Name -> settings of a selector."""

@@ -11,13 +11,14 @@ that rename the step does not exist, and ``recover`` removes what it left. Readi
             step.write_state("optimiser.pt", data)
             step.commit({"cursor": 7})
         run.finish(last_step=60)
+
+``Step.commit_later`` leaves the last files and the commit to a thread; ``RunDirectory.settle`` waits for it.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,9 +27,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rised.records.cleaning import leftovers, numbered, remove
+from rised.records.deferred import Background
 from rised.records.errors import RecordError
-from rised.records.faults import kill_point
-from rised.records.files import TEMPORARY_PREFIX, make_folder, sha256_of, sync_folder, write_bytes
+from rised.records.files import TEMPORARY_PREFIX, link_file, make_folder, sha256_of, sync_folder, write_bytes
 from rised.records.layout import (
     CHECKPOINTS,
     CONFIG,
@@ -37,10 +39,7 @@ from rised.records.layout import (
     HEADER,
     KIND_SCHEMAS,
     LOCK,
-    MANIFESTS,
     STATE,
-    STEP_FOLDERS,
-    parse_step,
     shard_path,
     step_name,
 )
@@ -85,6 +84,8 @@ class RunDirectory:
         self.keep_states, self.keep_checkpoints = keep_states, keep_checkpoints
         self._recovered = False
         self._open_step: Step | None = None
+        self._deferred = Background()
+        self._deferred_number = -1
         self._lock = WriterLock(self.path / LOCK)
 
     def __enter__(self) -> RunDirectory:
@@ -94,8 +95,21 @@ class RunDirectory:
         self.close()
 
     def close(self) -> None:
-        """Let another writer in."""
+        """Wait for a step that a thread commits, then let another writer in."""
+        self._deferred.close()
         self._lock.release()
+
+    def settle(self) -> None:
+        """Wait for the step that a thread commits, if there is one.
+
+        Raises what ended it; nothing of that step is left then.
+        """
+        try:
+            self._deferred.result()
+        except BaseException:
+            if self._open_step is None:
+                self._remove_uncommitted()
+            raise
 
     def write_config(self, text: str) -> None:
         """Save the resolved configuration (``config.yaml``)."""
@@ -138,10 +152,15 @@ class RunDirectory:
         last = self.last_committed()
         if last is None:
             raise RecordError(f"{self.path} has no committed step, so there is no state to resume from")
-        relative = f"{STATE}/{step_name(last)}/{name}"
-        if all(entry.path != relative for entry in self.manifest(last).state):
-            raise RecordError(f"{manifest_path(self.path, last)} names no state file {name!r}")
-        return self.path / relative
+        return self.path / self.state_entry(last, name).path
+
+    def state_entry(self, step: int, name: str) -> FileEntry:
+        """What the manifest of a committed step says of a state file that is still there."""
+        relative = f"{STATE}/{step_name(step)}/{name}"
+        found = next((entry for entry in self.manifest(step).state if entry.path == relative), None)
+        if found is None:
+            raise RecordError(f"{manifest_path(self.path, step)} names no state file {name!r}")
+        return found
 
     def recover(self) -> Recovery:
         """Remove what an interrupted step left and verify the last committed step's files by their hashes.
@@ -154,7 +173,7 @@ class RunDirectory:
             manifest = self.manifest(last)
             for entry in manifest.files:
                 verify(self.path, entry, str(manifest_path(self.path, last)))
-        removed = [self._remove(path) for path in self._leftovers(last)]
+        removed = [remove(self.path, path) for path in leftovers(self.path, last)]
         removed += self._prune()
         self._recovered = True
         return Recovery(last, tuple(removed))
@@ -167,8 +186,8 @@ class RunDirectory:
             raise RecordError(f"step {self._open_step.number} of {self.path} is still open")
         if (self.path / DONE).exists():
             raise RecordError(f"{self.path} is finished. To extend the run, remove {self.path / DONE} first.")
-        last = self.last_committed()
-        if last is not None and number <= last:
+        last = max(self.committed_steps()[-1:] + [self._deferred_number])
+        if number <= last:
             raise RecordError(f"step {number} cannot be written again: {self.path} is committed up to step {last}")
         self._open_step = Step(self, number, expected or {})
         return self._open_step
@@ -178,6 +197,7 @@ class RunDirectory:
 
         None: every step from the first committed one to ``last_step``.
         """
+        self.settle()
         steps = self.committed_steps()
         if not steps or steps != (list(range(steps[0], last_step + 1)) if planned is None else list(planned)):
             have = f"{steps[0]} to {steps[-1]}, {len(steps)} in all" if steps else "none"
@@ -187,22 +207,10 @@ class RunDirectory:
         if not (self.path / DONE).exists() or (self.path / DONE).read_bytes() != data:
             write_bytes(self.path / DONE, data)
 
-    def _leftovers(self, last: int | None) -> Iterator[Path]:
-        """Temporaries, and step folders after ``last``. Symbolic links are neither followed nor removed."""
-        yield from sorted(self.path.glob(f"{TEMPORARY_PREFIX}*"))
-        yield from sorted((self.path / MANIFESTS).glob(f"{TEMPORARY_PREFIX}*"))
-        for top in STEP_FOLDERS:
-            folder = self.path / top
-            if folder.is_symlink() or not folder.is_dir():
-                continue
-            for step_folder in sorted([*folder.glob("step-*"), *folder.glob("judge-*/step-*")]):
-                number = parse_step(step_folder.name)
-                if number is None or not step_folder.is_dir() or step_folder.is_symlink():
-                    continue
-                if last is None or number > last:
-                    yield step_folder
-                else:
-                    yield from sorted(step_folder.rglob(f"{TEMPORARY_PREFIX}*"))
+    def _remove_uncommitted(self) -> None:
+        self._deferred.wait()  # what it writes is no leftover as long as it may still be committed
+        for path in list(leftovers(self.path, self.last_committed())):
+            remove(self.path, path)
 
     def _prune(self) -> list[str]:
         """Remove state and checkpoints of committed steps that newer ones made useless; never a shard."""
@@ -210,35 +218,13 @@ class RunDirectory:
         last = steps[-1] if steps else -1
         old = [
             path
-            for number, path in self._numbered(STATE)
+            for number, path in numbered(self.path, STATE)
             if number <= last and number not in steps[-self.keep_states :]
         ]
         if self.keep_checkpoints is not None:
-            committed = [path for number, path in self._numbered(CHECKPOINTS) if number <= last]
+            committed = [path for number, path in numbered(self.path, CHECKPOINTS) if number <= last]
             old += committed[: -self.keep_checkpoints]
-        return [self._remove(path) for path in old]
-
-    def _numbered(self, top: str) -> list[tuple[int, Path]]:
-        """The step folders below a folder of the run, in order; symbolic links are not followed."""
-        folder = self.path / top
-        if folder.is_symlink() or not folder.is_dir():
-            return []
-        found = [(parse_step(path.name), path) for path in sorted(folder.iterdir()) if not path.is_symlink()]
-        return sorted((number, path) for number, path in found if number is not None)
-
-    def _remove(self, path: Path) -> str:
-        """Remove a file or folder; a judge's or kind's folder that is left empty goes too."""
-        kill_point(f"remove {path.name}")
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-        parent = path.parent
-        while parent != self.path and not any(parent.iterdir()):
-            parent.rmdir()
-            parent = parent.parent
-        kill_point(f"removed {path.name}")
-        return path.relative_to(self.path).as_posix()
+        return [remove(self.path, path) for path in old]
 
 
 class Step:
@@ -255,7 +241,7 @@ class Step:
         self._shards: list[ShardEntry] = []
         self._state: list[FileEntry] = []
         self._rollout_ids: dict[str, list[pa.ChunkedArray]] = {}
-        self._committed = False
+        self._committed = self._handed_over = False
         for kind, rows in expected.items():
             self.expect(kind, rows)
 
@@ -264,10 +250,9 @@ class Step:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._run._open_step = None
-        if self._committed:
+        if self._committed or self._handed_over:
             return
-        for path in list(self._run._leftovers(self._run.last_committed())):
-            self._run._remove(path)
+        self._run._remove_uncommitted()
         if error is None:
             raise RecordError(f"step {self.number} of {self._run.path} was left without a commit and removed")
 
@@ -311,6 +296,14 @@ class Step:
         self._state.append(FileEntry(relative, written.byte_count, written.sha256))
         return written.path
 
+    def link_state(self, name: str, source: FileEntry) -> Path:
+        """Make a state file of an earlier step a state file of this one too, under a name of this step's."""
+        path = self.folder() / name
+        link_file(self._run.path / source.path, path, source.byte_count)
+        relative = path.relative_to(self._run.path).as_posix()
+        self._state.append(FileEntry(relative, source.byte_count, source.sha256))
+        return path
+
     def add_file(self, relative: str) -> None:
         """Make a file that is already on disk (path relative to the run) part of the step; it is synced and hashed."""
         path = self._run.path / relative
@@ -345,6 +338,22 @@ class Step:
         self._committed = True
         self._run._prune()
         return manifest
+
+    def commit_later(self, write: Callable[[], None], extra: Mapping[str, Any] | None = None) -> None:
+        """Have a thread ``write`` what is missing and commit; the last thing to do with a step.
+
+        Returns when the step that was committed so before is through; raises what ended that.
+        """
+        self._check_plan()
+        self._run.settle()
+
+        def finish() -> None:
+            write()
+            self.commit(extra)
+
+        self._handed_over = True
+        self._run._deferred_number = self.number
+        self._run._deferred.begin(finish)
 
     def _check_plan(self) -> None:
         counts = {kind: 0 for kind in self._expected}

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 _kill_at = int(os.environ.get("RISED_KILL_AT_WRITE", "0"))
 _list_to = os.environ.get("RISED_LIST_WRITES", "")
 _passed = 0
+_lock = threading.Lock()
 
 
 def arm(kill_at: int = 0, list_to: str = "") -> None:
@@ -26,9 +28,10 @@ def kill_point(name: str) -> None:
     global _passed
     if not _kill_at and not _list_to:
         return
-    _passed += 1
-    if _list_to:
-        with open(_list_to, "a", encoding="utf-8") as file:
-            file.write(name + "\n")
-    if _passed == _kill_at:
-        os.kill(os.getpid(), signal.SIGKILL)
+    with _lock:
+        _passed += 1
+        if _list_to:
+            with open(_list_to, "a", encoding="utf-8") as file:
+                file.write(name + "\n")
+        if _passed == _kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -120,6 +120,24 @@ def write_file(path: Path, write: Callable[[Path], None], byte_count: int) -> Wr
     return WrittenFile(path, size, digest)
 
 
+def link_file(source: Path, target: Path, byte_count: int) -> None:
+    """Let ``target`` be the same file as ``source``, or a copy of it where the file system knows no such links.
+
+    Errors as in :func:`write_bytes`. ``byte_count``: of a copy. Neither may be changed afterwards.
+    """
+    make_folder(target.parent)
+    kill_point(f"link {target.name}")
+    try:
+        os.link(source, target)
+        sync_folder(target.parent)
+    except OSError:
+        write_file(target, lambda path: _copy(source, path), byte_count)
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+
+
 def _write_temporary(temporary: Path, view: memoryview, name: str) -> None:
     with temporary.open("wb") as file:
         half = len(view) // 2

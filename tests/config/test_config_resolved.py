@@ -168,3 +168,20 @@ def test_paths_that_batch_jobs_carry_are_accepted_and_others_named(shared_dir: P
 def test_other_patterns_of_slurm_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="in the results path"):
         check_results_path(f"results/{name}")
+
+
+def test_a_later_key_at_its_default_leaves_the_hash_of_earlier_runs_as_it_was() -> None:
+    class Before(Settings):
+        lr: float = strict(1.0, description="")
+
+    class Later(Before):
+        lag: int = strict(0, in_hash_at_default=False, description="")
+
+    class Outside(Settings):
+        inner: Before = strict(Before(), description="")
+        other: int = strict(3, in_hash_at_default=False, description="")
+
+    assert settings_hash(Later()) == settings_hash(Before()) != settings_hash(Later(lag=1))
+    assert settings_hash(Outside()) == settings_hash(Outside(inner=Later()))
+    assert settings_hash(Outside(inner=Later(lag=1))) != settings_hash(Outside()) != settings_hash(Outside(other=4))
+    assert [change.key for change in changed_strict_keys(Later(), Later(lag=1))] == ["lag"]

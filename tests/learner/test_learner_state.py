@@ -13,6 +13,7 @@ from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from rised.learner.errors import LearnerError
+from rised.learner.state import describe, read_weights
 
 FILES = ("policy.safetensors", "optimizer.safetensors", "learner.json")
 
@@ -83,9 +84,36 @@ def test_the_export_loads_in_transformers_and_names_the_tied_head(tmp_path: Path
     )
     one = learner()
     one.update(sequences(one.model), terms())
-    one.export_hf(tmp_path, tokenizer)
+    taken = one.snapshot()
+    assert taken is not None
+    describe(tmp_path, one.model, tokenizer)
+    taken.export(tmp_path)
     saved = load_file(tmp_path / "model.safetensors")
     assert torch.equal(saved["lm_head.weight"], saved["model.embed_tokens.weight"])
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     assert torch.equal(weights(loaded), weights(one.model))
     assert (tmp_path / "tokenizer.json").is_file()
+
+
+def test_a_snapshot_does_not_change_with_the_weights_it_was_taken_of(tmp_path: Path) -> None:
+    one = learner()
+    one.update(sequences(one.model, seed=1), terms())
+    one.save_state(tmp_path / "at_once")
+    taken = one.snapshot()
+    assert taken is not None
+    one.update(sequences(one.model, seed=2), terms())
+    taken.write(tmp_path / "later")
+    for name in FILES:
+        assert (tmp_path / "later" / name).read_bytes() == (tmp_path / "at_once" / name).read_bytes(), name
+
+
+def test_weights_are_read_as_they_were_handed_over(tmp_path: Path) -> None:
+    one, player = learner(), tiny_model()
+    one.update(sequences(one.model, seed=1), terms())
+    one.save_state(tmp_path)
+    read_weights(tmp_path / "policy.safetensors", player, "float32")
+    assert torch.equal(weights(player), weights(one.model))
+    read_weights(tmp_path / "policy.safetensors", player, "bfloat16")
+    assert torch.equal(weights(player), weights(one.model).bfloat16().float())
+    with pytest.raises(LearnerError, match="belongs to another model"):
+        read_weights(tmp_path / "policy.safetensors", tiny_model(tied=False), "float32")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from learner_examples import gradients, learner, measures, reference_loss, seque
 
 from rised.learner.errors import LearnerError
 from rised.learner.learner import Learner
+from rised.learner.measures import k3
 from rised.learner.settings import LearnerSettings
 from rised.learner.types import LossTerm, Reduction, TrainingSequence
 from rised.models.scoring import sequence_logprobs
@@ -183,6 +185,7 @@ def test_an_empty_batch_has_loss_zero_and_zero_gradients_and_moves_nothing(batch
     for name in (
         "sampler_difference_mean",
         "sampler_difference_max",
+        "sampler_k3",
         "entropy_estimate",
         "gradient_norm",
         "learning_rate",
@@ -291,3 +294,35 @@ def test_the_reference_never_changes() -> None:
     one.update(sequences(one.model), terms())
     assert torch.equal(weights(one.reference_model), before)
     assert all(p.grad is None for p in one.reference_model.parameters())
+
+
+def test_the_divergence_of_sampler_and_learner_is_k3_over_the_trained_tokens_in_float64() -> None:
+    one = learner()
+    batch = sequences(one.model, noise=0.3)
+    with torch.no_grad():
+        own = sequence_logprobs(
+            one.model, [s.token_ids for s in batch], [s.policy_mask for s in batch], one.temperature
+        )
+    found = measures(one.update(batch, terms()))
+    differences = [
+        float(s) - float(np.float32(o))
+        for current, sequence in zip(own, batch, strict=True)
+        for s, o in zip(current, sequence.sampled_logprobs, strict=True)
+    ]
+    assert found["trained_sequences"] == len(batch)
+    reference = math.fsum(math.expm1(d) - d for d in differences) / len(differences)
+    assert found["sampler_k3"] == pytest.approx(reference, rel=1e-5) and reference > 1e-3
+
+
+def test_k3_stays_exact_where_sampler_and_learner_nearly_agree() -> None:
+    """d²/2 + d³/6: a subtraction of exp(d) − 1 − d in float32, or in float64 without expm1, would be noise."""
+    d = 1e-7
+    assert float(k3(torch.tensor([d], dtype=torch.float64))) == pytest.approx(d * d / 2, rel=1e-2)
+    assert float(k3(torch.tensor([-30.0, 5.0])).min()) > 0
+
+
+def test_k3_over_tokens_of_the_sampler_estimates_its_divergence_from_the_learner() -> None:
+    sampler = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    trained = torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64)
+    exact = float((sampler * (sampler / trained).log()).sum())
+    assert float((sampler * k3(trained.log() - sampler.log())).sum()) == pytest.approx(exact)

@@ -198,6 +198,26 @@ def test_truncated_importance_weighs_the_plain_policy_gradient_by_the_limited_ra
         assert gradient_of(piece.token_loss(streams), current) == pytest.approx([-1.5 * min(math.exp(log_ratio), 2.0)])
 
 
+@pytest.mark.parametrize("name", ["opsd", "sdar"])
+def test_a_distillation_of_older_samples_is_weighed_by_the_limited_ratio_to_the_sampler(name: str) -> None:
+    plain, weighed = (loss("distillation", type=name, truncated_importance=limit) for limit in (None, 2.0))
+    for log_ratio in (-1.0, 0.0, 0.5, 4.0):
+        current = tensor(-5.0 + log_ratio, gradient=True)
+        streams = TokenStreams(current, tensor(-5.0), teacher=tensor(-3.0))
+        without, found = (gradient_of(piece.token_loss(streams), current) for piece in (plain, weighed))
+        assert found == pytest.approx([without[0] * min(math.exp(log_ratio), 2.0)]) and found[0] != 0.0
+
+
+@pytest.mark.parametrize("kind, name", [("policy_loss", "clipped_surrogate"), ("distillation", "opsd")])
+def test_a_limited_weight_reports_the_ratio_before_its_limit_and_the_share_that_it_cuts(kind: str, name: str) -> None:
+    current, sampled = tensor(-1.0, -1.0, -1.0, -1.0), tensor(-1.0, -0.5, -3.0, -1.5)
+    streams = TokenStreams(current, sampled, teacher=tensor(*[-1.0] * 4), advantage=tensor(*[1.0] * 4))
+    found = loss(kind, type=name, truncated_importance=2.0).diagnostics(streams)
+    assert found["importance_ratio"].tolist() == pytest.approx([1.0, math.exp(-0.5), math.exp(2.0), math.exp(0.5)])
+    assert found["truncated_share"].tolist() == [0.0, 0.0, 1.0, 0.0]
+    assert "truncated_share" not in loss(kind, type=name).diagnostics(streams)
+
+
 @given(logprob, logprob)
 def test_kl_estimators_are_their_formulas(s: float, r: float) -> None:
     streams = TokenStreams(tensor(s), tensor(s), reference=tensor(r))

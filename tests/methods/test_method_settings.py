@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from rised.config.settings import Settings
 from rised.methods.errors import MethodError
 from rised.methods.registry import FOLDERS, build, known_types, piece, piece_class
-from rised.methods.settings import MethodSettings
+from rised.methods.settings import MethodSettings, stale_mends
 
 MINIMAL: dict[str, Any] = {"name": "m", "candidate_groups": 4, "selected_groups": 2, "selector": {"type": "random"}}
 PAPER = {"grpo_64", "grpo_128", "global_variance", "round_robin_variance", "all_rubric_sd", "rised"}
@@ -119,3 +119,22 @@ def test_an_unknown_type_is_refused_at_building_too() -> None:
 
     with pytest.raises(MethodError, match="unknown steering type 'odd'"):
         build("steering", Odd(), vocabulary=None)
+
+
+def test_every_shipped_method_says_what_weighs_tokens_of_older_weights(repository: Path) -> None:
+    """As shipped the policy gradient's weight is off; a method without one asks for its distillation's."""
+    found = {n: stale_mends(MethodSettings.model_validate(d["method"])) for n, d in shipped(repository).items()}
+    policy, distillation = "policy_loss.truncated_importance", "distillation.truncated_importance"
+    assert found["rised"] == found["grpo_64"] == found["orsd"] == found["gigpo"] == [policy]
+    assert found["opsd"] == [distillation], "its policy loss has weight 0"
+    assert found["sdar"] == found["grpo_opsd"] == [policy, distillation]
+    assert all(keys for keys in found.values())
+
+
+def test_with_the_weights_set_every_method_may_lag(repository: Path) -> None:
+    for name, document in shipped(repository).items():
+        method = document["method"]
+        for key in stale_mends(MethodSettings.model_validate(method)):
+            piece, field = key.split(".")
+            method[piece][field] = 2.0
+        assert stale_mends(MethodSettings.model_validate(method)) == [], name

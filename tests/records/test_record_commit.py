@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from record_examples import rollout, step_tables, tags, write_run, write_step
 
 from rised.records import faults
-from rised.records.commit import RunDirectory
+from rised.records.commit import RunDirectory, Step
 from rised.records.digest import reproducible_digest
 from rised.records.errors import RecordError
 from rised.records.manifests import manifest_path
@@ -368,3 +372,93 @@ def test_timings_are_seconds_of_a_step(tmp_path: Path) -> None:
         {"step": 0, "name": "collect", "value": 2.5, "unit": "s", "subject": ""}
     ]
     assert Timing(0, "collect", 2.5, "s").subject == ""
+
+
+def later(run: RunDirectory, number: int, write: Callable[[Step], None]) -> None:
+    """Hand a step over to the thread that commits."""
+    with run.step(number) as step:
+        step.write_state("loop.json", b"{}")
+        step.commit_later(lambda: write(step))
+
+
+def test_a_step_that_a_thread_commits_is_invisible_until_all_of_it_is_written(tmp_path: Path) -> None:
+    written, seen = threading.Event(), []
+    with RunDirectory(tmp_path) as run:
+        run.recover()
+        later(run, 0, lambda step: None)
+
+        def write(step: Step) -> None:
+            assert written.wait(30)
+            step.write_state("weights", b"w")
+
+        later(run, 1, write)
+        seen.append(run.committed_steps())
+        with run.step(2) as step:  # the next step is in the making meanwhile
+            step.write_state("loop.json", b"{}")
+            written.set()
+            step.commit_later(lambda: seen.append(run.committed_steps()))
+        run.settle()
+        assert seen == [[0], [0, 1]] and run.committed_steps() == [0, 1, 2]
+        assert {entry.path for entry in run.manifest(1).state} == {
+            f"state/step-000001/{n}" for n in ("loop.json", "weights")
+        }
+        with pytest.raises(RecordError, match="committed up to step 2"):
+            run.step(2)
+
+
+@pytest.mark.parametrize("next_is_open", [True, False])
+def test_what_a_thread_could_not_write_ends_the_run_and_leaves_nothing_of_its_step(
+    tmp_path: Path, next_is_open: bool
+) -> None:
+    def fail(step: Step) -> None:
+        step.write_state("half", b"h")
+        raise RecordError("no space left")
+
+    with RunDirectory(tmp_path) as run:
+        run.recover()
+        later(run, 0, lambda step: None)
+        later(run, 1, fail)
+        with pytest.raises(RecordError, match="no space left"):
+            if next_is_open:
+                later(run, 2, lambda step: None)
+            else:
+                run.settle()
+        assert run.committed_steps() == [0]
+        assert {path.name for path in (tmp_path / "state").iterdir()} == {"step-000000"}
+
+
+def test_a_step_that_fails_leaves_alone_what_a_thread_still_commits(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path) as run:
+        run.recover()
+        later(run, 0, lambda step: time.sleep(0.3))
+        with pytest.raises(RuntimeError, match="elsewhere"), run.step(1) as step:
+            step.write_state("loop.json", b"{}")
+            raise RuntimeError("elsewhere")
+        assert run.committed_steps() == [0] and (tmp_path / "state/step-000000/loop.json").is_file()
+        assert not (tmp_path / "state/step-000001").exists()
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_a_file_of_an_earlier_state_outlives_it_as_part_of_a_later_one(
+    tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "no hard links here")
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    with RunDirectory(tmp_path) as run:
+        run.recover()
+        with run.step(0) as step:
+            step.write_state("weights", b"zero")
+            step.commit()
+        with run.step(1) as step:
+            step.write_state("weights", b"one")
+            step.link_state("played", run.state_entry(0, "weights"))
+            step.commit()
+        assert not (tmp_path / "state/step-000000").exists(), "keep_states is 1"
+        assert run.state_file("played").read_bytes() == b"zero"
+        run.recover()
+        run.state_file("played").write_bytes(b"torn")
+        with pytest.raises(RecordError, match="played"):
+            run.recover()

@@ -33,6 +33,8 @@ class PolicyWriter(BundleWriter):
     their last action, where a shop prints the reward [ours].
     """
 
+    asks_policy = True
+
     class Settings(PieceSettings):
         """How the policy is asked."""
 

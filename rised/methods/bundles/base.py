@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from rised.methods.base import Piece, PromptGroup
 from rised.records.types import BundleStatus
@@ -51,7 +51,7 @@ class Scored:
 
 
 class Desk(Protocol):
-    """Whom a writer or a verifier may ask while the weights are those that sampled the rollouts."""
+    """Whom a writer or a verifier may ask between a step's rollouts and its update, while no episode is played."""
 
     def write(self, requests: Sequence[WritingRequest]) -> list[list[Written]]:
         """The current policy's answers, one for each seed of each request."""
@@ -68,7 +68,9 @@ class Desk(Protocol):
 
 
 class BundleWriter(Piece, ABC):
-    """Drafts bundles for each group."""
+    """Drafts bundles for each group. ``asks_policy``: with the running policy."""
+
+    asks_policy: ClassVar[bool] = False
 
     @abstractmethod
     def drafts(self, groups: Sequence[PromptGroup], count: int, desk: Desk, step: int, seed: int) -> list[list[Draft]]:

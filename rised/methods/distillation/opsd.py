@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from rised.config.settings import strict
 from rised.methods.base import PieceSettings, TokenTerm
 from rised.methods.errors import MethodError
+from rised.methods.importance import importance_diagnostics, importance_weight
 from rised.methods.registry import piece
 from rised.methods.streams import TokenStreams
 
@@ -19,7 +20,8 @@ class OPSD(TokenTerm):
     """L_t = − sg(T − S) · S: the sampled form of on-policy self-distillation (arXiv 2601.18734).
 
     Over the policy's own samples its gradient is, in expectation, that of KL(student ‖ teacher). Neither ratio nor
-    limit; ``gap_limit`` adds one. The paper's other form, a divergence over the whole vocabulary, is not here.
+    limit; ``gap_limit`` adds one, ``truncated_importance`` the weight of samples of older weights. The paper's other
+    form, a divergence over the whole vocabulary, is not here.
     """
 
     class Settings(PieceSettings):
@@ -28,13 +30,22 @@ class OPSD(TokenTerm):
         type: Literal["opsd"] = strict(description="Sampled reverse KL to the teacher.")
         coefficient: float = strict(1.0, ge=0.0, description="Weight of the loss.")
         gap_limit: float | None = strict(None, gt=0.0, description="Limit of |T − S|, in nats; null: none.")
+        truncated_importance: float | None = strict(
+            None,
+            gt=0.0,
+            in_hash_at_default=False,
+            description="Limit of the weight exp(S_old − O) of tokens that older weights sampled; null: no weight.",
+        )
 
     def token_loss(self, streams: TokenStreams) -> Tensor:
-        return -self._gap(streams) * streams.current
+        loss = -self._gap(streams) * streams.current
+        limit = self.settings.truncated_importance
+        return loss if limit is None else loss * importance_weight(streams, limit)
 
     def diagnostics(self, streams: TokenStreams) -> dict[str, Tensor]:
-        """``gap``: T − S in nats, as it enters the loss."""
-        return {"gap": self._gap(streams)}
+        """``gap``: T − S in nats, as it enters the loss; with ``truncated_importance`` the weight's own."""
+        limit = self.settings.truncated_importance
+        return {"gap": self._gap(streams)} | ({} if limit is None else importance_diagnostics(streams, limit))
 
     def _gap(self, streams: TokenStreams) -> Tensor:
         if streams.teacher is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rised.config.settings import strict
 from rised.methods.base import PieceSettings, TokenTerm
@@ -30,6 +30,11 @@ class SampledGap(TokenTerm):
         coefficient: float = strict(0.01, ge=0.0, description="Weight of the loss, c_sd.")
         gap_limit: float = strict(5.0, gt=0.0, description="Limit of |T − S|, in nats.")
         ratio_limit: float = strict(2.0, gt=0.0, description="Upper limit of ρ.")
+
+    @classmethod
+    def uncorrected(cls, settings: Any) -> str | None:
+        """None: ρ, limited, is the weight."""
+        return None
 
     def token_loss(self, streams: TokenStreams) -> Tensor:
         if streams.teacher is None:

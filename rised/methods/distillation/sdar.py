@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from rised.config.settings import strict
 from rised.methods.base import PieceSettings, TokenTerm
 from rised.methods.errors import MethodError
+from rised.methods.importance import importance_diagnostics, importance_weight
 from rised.methods.registry import piece
 from rised.methods.streams import TokenStreams
 
@@ -28,16 +29,26 @@ class SDAR(TokenTerm):
         type: Literal["sdar"] = strict(description="Sampled tokens, gated by the teacher's gap.")
         coefficient: float = strict(0.01, ge=0.0, description="Weight of the loss (SDAR: 0.01).")
         gate_slope: float = strict(5.0, ge=0.0, description="β of the gate, per nat (SDAR: 5).")
+        truncated_importance: float | None = strict(
+            None,
+            gt=0.0,
+            in_hash_at_default=False,
+            description="Limit of the weight exp(S_old − O) of tokens that older weights sampled; null: no weight.",
+        )
 
     def token_loss(self, streams: TokenStreams) -> Tensor:
         if streams.teacher is None:
             raise MethodError("sdar needs the teacher's log-probabilities: the term must declare Need.TEACHER")
-        return self._gate(streams) * (streams.teacher - streams.current)
+        loss = self._gate(streams) * (streams.teacher - streams.current)
+        limit = self.settings.truncated_importance
+        return loss if limit is None else loss * importance_weight(streams, limit)
 
     def diagnostics(self, streams: TokenStreams) -> dict[str, Tensor]:
-        """``gap``: T − S in nats; ``gate``: g, between 0 and 1."""
+        """``gap``: T − S in nats; ``gate``: g, between 0 and 1; with ``truncated_importance`` the weight's own."""
         assert streams.teacher is not None
-        return {"gap": streams.teacher - streams.current.detach(), "gate": self._gate(streams)}
+        limit = self.settings.truncated_importance
+        found = {"gap": streams.teacher - streams.current.detach(), "gate": self._gate(streams)}
+        return found | ({} if limit is None else importance_diagnostics(streams, limit))
 
     def _gate(self, streams: TokenStreams) -> Tensor:
         assert streams.teacher is not None

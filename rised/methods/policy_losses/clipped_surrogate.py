@@ -10,14 +10,12 @@ from pydantic import model_validator
 from rised.config.settings import strict
 from rised.methods.base import PieceSettings, TokenTerm
 from rised.methods.errors import MethodError
+from rised.methods.importance import LOG_RATIO_LIMIT, importance_diagnostics, importance_weight
 from rised.methods.registry import piece
 from rised.methods.streams import Reduction, TokenStreams
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-LOG_RATIO_LIMIT = 20.0
-"""Limit of |S − O| before ``exp``: e^20 is far beyond every clip and still finite in fp32."""
 
 
 @piece("policy_loss", "clipped_surrogate")
@@ -44,7 +42,8 @@ class ClippedSurrogate(TokenTerm):
         truncated_importance: float | None = strict(
             None,
             gt=0.0,
-            description="Limit of the weight exp(S_old − O) against the engine; null: ρ against O.",
+            description="Limit of the weight exp(S_old − O) against the engine, or the older weights that played; "
+            "null: ρ against O.",
         )
         reduction: Reduction = strict(Reduction.TOKEN_MEAN, description="From token losses to one number.")
         constant_length: int | None = strict(None, ge=1, description="L of the reduction constant_length, in tokens.")
@@ -71,18 +70,22 @@ class ClippedSurrogate(TokenTerm):
         if settings.dual_clip is not None:
             loss = loss.where(advantage >= 0, loss.minimum(-settings.dual_clip * advantage))
         if settings.truncated_importance is not None:
-            limit = math.log(settings.truncated_importance)
-            loss = loss * (old - streams.sampled).clamp(max=limit).exp()
+            loss = loss * importance_weight(streams, settings.truncated_importance)
         return loss
 
     def diagnostics(self, streams: TokenStreams) -> dict[str, Tensor]:
-        """``clip_share``: 1 where the clip takes the gradient away (dual clip apart), else 0."""
+        """``clip_share``: 1 where the clip takes the gradient away (dual clip apart), else 0; with
+        ``truncated_importance`` also the weight's own (:func:`importance_diagnostics`).
+        """
         assert streams.advantage is not None
         log_ratio = streams.current.detach() - self._old(streams)
         high, low = math.log1p(self.settings.clip_high), math.log1p(-self.settings.clip_low)
         above = (log_ratio > high) & (streams.advantage > 0)
         below = (log_ratio < low) & (streams.advantage < 0)
-        return {"clip_share": (above | below).to(log_ratio.dtype)}
+        limit = self.settings.truncated_importance
+        return {"clip_share": (above | below).to(log_ratio.dtype)} | (
+            {} if limit is None else importance_diagnostics(streams, limit)
+        )
 
     def _old(self, streams: TokenStreams) -> Tensor:
         return streams.sampled if self.settings.truncated_importance is None else streams.current.detach()

@@ -70,6 +70,7 @@ class RubricBundleTeacher(Teacher):
         self.writer = build("bundle_writer", settings.writer, vocabulary=vocabulary)
         self.verifier = build("verifier", settings.verifier, vocabulary=vocabulary)
         self.needs_tags = self.writer.needs_tags or self.verifier.needs_tags
+        self.asks_policy = self.writer.asks_policy
         self._kept: dict[str, tuple[Criterion, ...] | None] = {}
 
     def prompts(self) -> dict[str, str]:
