@@ -46,7 +46,7 @@ BENCHMARK = "cost_growth"
 GROUP = 8
 REPLY = 12
 WORD = " shelf"
-RANK_LENGTHS = [200] * 96
+RANK_LENGTHS = [200] * 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Size:
 
 
 BASE = Size()
-VARIED: Mapping[str, tuple[int, ...]] = {"groups": (2, 4, 8), "turns": (2, 4, 8), "words": (12, 24, 48, 96)}
+VARIED: Mapping[str, tuple[int, ...]] = {"groups": (2, 4, 8), "turns": (2, 4, 8), "words": (12, 24, 48)}
 SHOWN = {"groups": "groups of 8", "turns": "turns", "words": "words of an observation"}
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks.results import Measurement, against, clock, duration, table, write
 from rised.methods.composition import Method
 from rised.records.commit import RunDirectory
+from rised.records.shards import RunReader
 from rised.rubrics.vocabulary import load_vocabulary
 from stages.evaluate import evaluate
 from stages.prepare import prepare_tasks
@@ -61,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for repetition in range(args.repetitions + 1):
             for method in METHODS[:: 1 if repetition % 2 else -1]:
                 with clock(pids[method]) as spent:
-                    _, parts = trainers[method].update(repetition + 1, shown[method])
+                    trainers[method].update(repetition + 1, shown[method], lambda: True)
+                    trainers[method].settle(shown[method])
                 print(
                     f"{method} {repetition + 1}: {spent.wall_s:.1f} s, {spent.cpu_s:.1f} s of the processor", flush=True
                 )
@@ -69,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     continue
                 rows.append(duration(BENCHMARK, "step", method, repetition, spent.cpu_s, "processor"))
                 rows.append(duration(BENCHMARK, "step", method, repetition, spent.wall_s))
+                timings = RunReader(folder / method).scan("timings", steps=[repetition + 1]).to_pylist()
+                parts = {row["name"].removeprefix("time/"): row["value"] for row in timings}
                 for part in ("rollout_wait", "tag_wait", "reference", "teacher", "actor", "other"):
                     rows.append(duration(BENCHMARK, part, method, repetition, parts[part]))
     rows = against([row for row in rows if row.case == "step"], BASE) + [row for row in rows if row.case != "step"]

@@ -137,12 +137,17 @@ def read(benchmark: str, folder: Path = RESULTS) -> list[Measurement]:
 
 
 def table(rows: Sequence[Measurement]) -> str:
-    """Markdown: a line for each case, arm and unit, in the order of their first appearance."""
+    """Markdown: a line for each case, unit and arm; each of them in the order of first appearance."""
     lines: dict[tuple[str, str, str], list[Measurement]] = {}
     for row in rows:
         lines.setdefault((row.case, row.unit, row.arm), []).append(row)
+    places: list[dict[str, int]] = [{}, {}, {}]
+    for key in lines:
+        for known, part in zip(places, key, strict=True):
+            known.setdefault(part, len(known))
     text = ["| case | arm | median (quartiles) | unit | ratio, median (quartiles) | repetitions |", "|" + " --- |" * 6]
-    for (case, unit, arm), found in lines.items():
+    for key in sorted(lines, key=lambda key: [known[part] for known, part in zip(places, key, strict=True)]):
+        (case, unit, arm), found = key, lines[key]
         values = [r.value for r in found if r.value is not None]
         ratios = [r.ratio for r in found if r.ratio is not None]
         measured, compared = spread(values, number) or "–", spread(ratios, lambda value: f"{value:.2f}") or "–"
@@ -163,7 +168,9 @@ def spread(values: Sequence[float], shown: object) -> str:
 
 
 def number(value: float) -> str:
-    """Three significant digits, thousands with commas."""
+    """Three significant digits, thousands with commas; less than half a thousandth is nothing."""
+    if abs(value) < 5e-4:
+        return "0"
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"

@@ -91,8 +91,11 @@ def play(plan_file: str, skip: str) -> None:
         for number in range(1, plan["updates"] + 1):
             told.wait()
             with clock(workers._pool.worker_pids) as spent:
-                _, parts = trainer.update(number, progress)
-            rollouts = RunReader(folder / "run").scan("rollouts", steps=[number]).to_pylist()
+                trainer.update(number, progress, lambda: True)
+                trainer.settle(progress)
+            reader = RunReader(folder / "run")
+            rollouts = reader.scan("rollouts", steps=[number]).to_pylist()
+            parts = {row["name"]: row["value"] for row in reader.scan("timings", steps=[number]).to_pylist()}
             order = list(dict.fromkeys(row["task_id"] for row in rollouts))
             expected = plan["order"][(number - 1) * plan["groups"] : number * plan["groups"]]
             if order != [plan["tasks"][index]["task_id"] for index in expected]:
@@ -103,7 +106,7 @@ def play(plan_file: str, skip: str) -> None:
                 tokens=sum(len(row["token_ids"]) for row in rollouts),
                 generated=sum(sum(row["policy_mask"]) for row in rollouts),
                 success=sum(bool(row["success"]) for row in rollouts) / len(rollouts),
-                rollout_s=parts["rollout_wait"],
+                rollout_s=parts["time/rollout_wait"],
             )
         told.wait()
 
