@@ -2,9 +2,9 @@
 
 The loop plays episodes of a synthetic environment, which answers so many turns with so many tokens at no cost, and the
 learner makes an update of them; one of the four sizes varies, the others stand at the base. Values are processor
-seconds of the rollouts and of the update, and the peak of resident memory above what stood before. With two ranks, each
-a process, they are those of the slower rank. The growth is the exponent e of a fit size^e: 1 is linear; with ranks -1
-would be ideal.
+seconds of the rollouts and of the update, and the update's peak of resident memory above what stood before (what the
+allocator had kept from earlier is not in it, so that it is a rough figure). With two ranks, each a process, they are
+those of the slower rank. The growth is the exponent e of a fit size^e: 1 is linear; with ranks -1 would be ideal.
 
     python -m benchmarks.cost_growth --model data/nano_policy
 """
@@ -126,10 +126,8 @@ def one(size: Size, learner: Learner, rendering: ChatRendering) -> dict[str, flo
     settings = RolloutSettings(max_new_tokens_per_turn=REPLY, max_episode_tokens=2000, cohort_size=GROUP)
     engine: Any = TransformersEngine(learner.model, rendering.end_token_id)
     pool: Any = Talker(size)
-    before = peak_mib(begin=True)
     with clock() as rollout:
         played = collect(plans(size), engine, rendering, pool, settings)
-    rollout_mib = peak_mib() - before
     sequences = sequences_of([len(r.token_ids) for r in played], learner.model.config.vocab_size)
     before = peak_mib(begin=True)
     with clock() as update:
@@ -137,7 +135,6 @@ def one(size: Size, learner: Learner, rendering: ChatRendering) -> dict[str, flo
     return {
         "rollouts, s (processor)": rollout.cpu_s,
         "update, s (processor)": update.cpu_s,
-        "rollouts, MiB": rollout_mib,
         "update, MiB": peak_mib() - before,
     }
 

@@ -141,12 +141,9 @@ def table(rows: Sequence[Measurement]) -> str:
     lines: dict[tuple[str, str, str], list[Measurement]] = {}
     for row in rows:
         lines.setdefault((row.case, row.unit, row.arm), []).append(row)
-    places: list[dict[str, int]] = [{}, {}, {}]
-    for key in lines:
-        for known, part in zip(places, key, strict=True):
-            known.setdefault(part, len(known))
+    cases, units = (list(dict.fromkeys(key[part] for key in lines)) for part in (0, 1))
     text = ["| case | arm | median (quartiles) | unit | ratio, median (quartiles) | repetitions |", "|" + " --- |" * 6]
-    for key in sorted(lines, key=lambda key: [known[part] for known, part in zip(places, key, strict=True)]):
+    for key in sorted(lines, key=lambda key: (cases.index(key[0]), units.index(key[1]))):
         (case, unit, arm), found = key, lines[key]
         values = [r.value for r in found if r.value is not None]
         ratios = [r.ratio for r in found if r.ratio is not None]
