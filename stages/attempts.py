@@ -25,7 +25,10 @@ PEER_LOST = 76
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """``repeated_steps``: starts after an attempt that ended in the middle of a step; each repeats that one step."""
+    """``repeated_steps``: starts after an attempt that ended in the middle of a step, which each has to repeat.
+
+    The step before may have to be repeated too, where its state was still being written; that is not counted.
+    """
 
     starts: int
     repeated_steps: int

@@ -119,10 +119,13 @@ class Episodes:
             self._begun = number + 1
 
     def rest(self) -> None:
-        """Let everybody who plays have the newest weights, for something that is not a training episode."""
+        """Let everybody who plays have the newest weights, for something that is not a training episode.
+
+        A judge that failed meanwhile ends the next step, whose episodes they are, not this one.
+        """
         if self.lag:
             if self._flight is not None:
-                self._flight.wait()
+                self._flight.end()
             self._workers.hand_over()
 
     def _begin(self, number: int) -> InFlight:

@@ -185,6 +185,11 @@ def mends(config: RunConfig, cluster: Cluster) -> Iterator[tuple[str, Change]]:
             "learner.zero_stage: 3, gradient_share_every: 0",
             lambda c: _learner(c, type="deepspeed", zero_stage=3, gradient_share_every=0),
         )
+    if config.pipeline.lag:
+        yield (
+            "pipeline.lag: 0",
+            lambda c: c.model_copy(update={"pipeline": c.pipeline.model_copy(update={"lag": 0})}),
+        )
     yield (
         "learner.offload_optimizer: true",
         lambda c: _learner(

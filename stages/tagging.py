@@ -14,7 +14,7 @@ from rised.records.types import Rollout, Tag
 from rised.rollouts.episodes import CollectTimings
 from rised.rollouts.plans import EpisodePlan
 from rised.rollouts.settings import RolloutSettings
-from rised.rubrics.base import Judge
+from rised.rubrics.base import Judge, RubricError
 from rised.rubrics.judge_record import JudgeRecord
 from rised.rubrics.judge_stream import Streamed, streaming
 from stages.workers import WorkerGroup
@@ -47,14 +47,24 @@ class InFlight:
     workers: WorkerGroup
     plans: Sequence[EpisodePlan]
     waited_s: float = 0.0
-    _found: tuple[list[Rollout], CollectTimings, Streamed | None] | None = None
+    _found: tuple[list[Rollout], CollectTimings, Streamed | None] | RubricError | None = None
 
-    def wait(self) -> tuple[list[Rollout], CollectTimings, Streamed | None]:
-        """Until the last episode, and with a judge model its tags. RubricError as :meth:`LlmJudge.tag` says."""
+    def end(self) -> None:
+        """Wait until the last episode, and with a judge model its tags; what is wrong with these is told later."""
         if self._found is None:
             started = time.perf_counter()
-            self._found = self.workers.finish_collect(self.plans)
+            try:
+                self._found = self.workers.finish_collect(self.plans)
+            except RubricError as error:
+                self._found = error
             self.waited_s += time.perf_counter() - started
+
+    def wait(self) -> tuple[list[Rollout], CollectTimings, Streamed | None]:
+        """The same, and what came of it. RubricError as :meth:`LlmJudge.tag` says."""
+        self.end()
+        assert self._found is not None
+        if isinstance(self._found, RubricError):
+            raise self._found
         return self._found
 
 

@@ -126,6 +126,7 @@ class Trainer:
             bundles = self.method.study(selected, self.desk, number, config.seed)
             study_s = time.perf_counter() - study_started
             self.episodes.look_ahead(number, more)
+            self.run.check()
             rendering = self.workers.policy.rendering
             sequences = self.method.training_sequences(selected, self.window, rendering, config.block_style)
             progress.phase("update")

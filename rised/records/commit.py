@@ -111,6 +111,11 @@ class RunDirectory:
                 self._remove_uncommitted()
             raise
 
+    def check(self) -> None:
+        """Raise what has ended the step that a thread commits, if anything has; do not wait for it."""
+        if self._deferred.failed:
+            self.settle()
+
     def write_config(self, text: str) -> None:
         """Save the resolved configuration (``config.yaml``)."""
         write_bytes(self.path / CONFIG, text.encode())

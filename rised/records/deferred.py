@@ -17,9 +17,9 @@ class Background:
         self._job: Future[None] | None = None
 
     @property
-    def busy(self) -> bool:
-        """Whether there is a job whose result nobody has taken yet."""
-        return self._job is not None
+    def failed(self) -> bool:
+        """Whether there is a job that has ended in an exception."""
+        return self._job is not None and self._job.done() and self._job.exception() is not None
 
     def begin(self, job: Callable[[], None]) -> None:
         """Start a job; the one before must have been taken by :meth:`result`."""

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,22 @@ def test_a_finished_run_that_gets_more_updates_goes_on_as_if_it_had_never_ended(
     for part in ("rollouts/", "tags/", "selections/", "state/", "checkpoints/step-000004"):
         names = {name for name in expected if name.startswith(part)}
         assert names and {name: found[name] for name in names} == {name: expected[name] for name in names}
+
+
+def test_an_engine_with_weights_of_its_own_plays_them_while_the_only_other_model_learns(
+    experiment: LaggedExperiment, tmp_path: Path
+) -> None:
+    """Rollouts in bfloat16: learner and policy are one model, and a restart has to restore two versions through it."""
+    narrow = "model.rollout_dtype=bfloat16"
+    evaluate(load_experiment(experiment.config, [narrow]), read_tasks(experiment.tasks), tmp_path / "warm_start")
+    narrowed = replace(experiment, warm_start=tmp_path / "warm_start")
+    narrowed.train(tmp_path / "whole", "rised", narrow, "agreement.k3_limit=null")
+    for updates in (1, 3, 4):
+        narrowed.train(tmp_path / "parts", "rised", narrow, f"updates={updates}", "agreement.k3_limit=null")
+    whole, parts = reproducible_digest(tmp_path / "whole"), reproducible_digest(tmp_path / "parts")
+    for part in ("rollouts/", "tags/", "state/"):
+        names = {name for name in whole if name.startswith(part)}
+        assert names and {name: parts[name] for name in names} == {name: whole[name] for name in names}
 
 
 def test_a_wish_to_stop_ends_the_run_without_waiting_for_the_next_steps_episodes(

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from test_ranks import EPISODE, Job, columns
 
 from rised.records.commit import RunDirectory
+from rised.records.digest import reproducible_digest
 from rised.records.errors import RecordError
 from stages.evaluate import evaluate
 from stages.prepare import prepare_tasks
@@ -106,6 +107,23 @@ def test_the_players_have_the_learners_weights_after_every_update(run: Path) -> 
         assert values(run, step)["sampler_difference_max"] < 1e-3  # type: ignore[operator]
     later, earlier = exported(run, 3), exported(run, 2)
     assert max(float((later[name] - earlier[name]).abs().max()) for name in later) > 1e-4  # type: ignore[attr-defined,operator]
+
+
+def test_a_lagged_run_that_was_stopped_plays_on_with_the_rounded_weights_that_played(
+    experiment: Experiment, repository: Path, tmp_path: Path
+) -> None:
+    """Step 3 is played by version 1, of which only float32 masters are on disk when the run goes on after step 2."""
+    lagged = [*SHARDED, "--set", "pipeline.lag=1", "--set", "method.policy_loss.truncated_importance=2.0"]
+    lagged += ["--set", "learner.weights=bfloat16"]
+    assert Job(experiment, repository, tmp_path / "whole", 2, 2, *lagged, "--set", "updates=3").end() == [0, 0]
+    for updates in (2, 3):
+        job = Job(experiment, repository, tmp_path / "parts", 2, 2, *lagged, "--set", f"updates={updates}")
+        assert job.end() == [0, 0]
+    whole, parts = (reproducible_digest(tmp_path / name) for name in ("whole", "parts"))
+    for part in ("rollouts/", "state/", "checkpoints/"):
+        names = {name for name in whole if name.startswith(part)}
+        assert names and {name: parts[name] for name in names} == {name: whole[name] for name in names}
+    assert values(tmp_path / "whole", 1)["sampler_k3"] < values(tmp_path / "whole", 3)["sampler_k3"]  # type: ignore[operator]
 
 
 def test_a_torn_state_is_not_resumed_from(run: Path) -> None:

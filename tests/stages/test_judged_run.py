@@ -65,15 +65,17 @@ def settings(server: ScriptedServer, **fields: Any) -> list[str]:
     return [f"rubrics.judge={json.dumps(judge)}", "validation.tags=true"]
 
 
+@pytest.mark.parametrize("lag", [0, 1])
 def test_a_run_that_streams_ends_in_the_bytes_of_one_that_tags_after_the_batch(
-    tiny_experiment: Any, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_experiment: Any, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lag: int
 ) -> None:
     monkeypatch.chdir(repository)
     tasks, digests = read_tasks(tiny_experiment.tasks), []
     with ScriptedServer() as server:
         for streaming in (True, False):
             server.script(*[{"kind": "ok", "after_s": seconds} for seconds in (0.2, 0, 0.1, 0) * 9])
-            overrides = [*settings(server, streaming=streaming), "updates=2"]
+            overrides = [*settings(server, streaming=streaming), "updates=2", f"pipeline.lag={lag}"]
+            overrides += ["method.policy_loss.truncated_importance=2.0"]
             config = load_run(tiny_experiment.config, "rised", 0, overrides)
             train(config, tasks, tiny_experiment.warm_start, tmp_path / str(streaming))
             digests.append(reproducible_digest(tmp_path / str(streaming)))
@@ -119,3 +121,17 @@ def test_a_refused_key_ends_every_process_with_the_servers_words(
         codes = job.end()
     assert codes[0] == 2 and codes[1] != 0
     assert "answered 401" in job.outputs[0]
+
+
+def test_a_judge_that_fails_while_a_step_is_validated_ends_the_next_step_whose_episodes_it_judges(
+    tiny_experiment: Any, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repository)
+    with ScriptedServer() as server:
+        server.script(*[{"kind": "ok"}] * 12, *[{"kind": "status", "status": 401}] * 12)
+        overrides = [*settings(server), "validation.tags=false", "validation.every=1", "pipeline.lag=1"]
+        overrides += ["method.policy_loss.truncated_importance=2.0"]
+        config = load_run(tiny_experiment.config, "rised", 0, overrides)
+        with pytest.raises(RubricError, match="answered 401"):
+            train(config, read_tasks(tiny_experiment.tasks), tiny_experiment.warm_start, tmp_path)
+    assert RunReader(tmp_path).steps() == [0, 1]

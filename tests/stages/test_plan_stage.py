@@ -70,6 +70,16 @@ def test_mends_are_found_in_turn_lower_the_peak_and_end_in_a_fit() -> None:
     assert peaks == sorted(peaks, reverse=True) and len(set(peaks)) == len(peaks)
 
 
+def test_with_a_lag_episodes_and_update_stand_in_memory_together_and_players_have_weights_of_their_own() -> None:
+    single = "model.rollout_dtype=float32"
+    (apart,), (together,) = (needs(*paper(single, f"pipeline.lag={lag}")) for lag in (0, 1))
+    weights = {part.name: part.bytes for part, _, _ in together.parts}["policy to play with"]
+    assert "policy to play with" not in {part.name for part, _, _ in apart.parts}
+    assert together.playing == together.learning == sum(part.bytes for part, _, _ in apart.parts) + weights
+    (copied,) = needs(*paper("pipeline.lag=1"))
+    assert "policy to play with" not in {part.name for part, _, _ in copied.parts}, "the engine has its copy"
+
+
 def test_what_no_setting_mends_is_said() -> None:
     config, shape, _ = paper(*PLAIN)
     _, enough = mended(config, shape, Cluster(1, 1, True, 8.0))
