@@ -209,10 +209,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             slowest = max(process["cpu_s"][repetition] for process in said)
             points.setdefault(("ranks", "update, s (processor)", repetition), {})[count] = slowest
         points.setdefault(("ranks", "update, MiB", 0), {})[count] = max(process["mib"] for process in said)
-    for (case, measure, repetition), found in points.items():
-        for value, amount in found.items():
-            rows.append(Measurement(BENCHMARK, case, f"{value:g}", repetition, measure, amount))
-        growth = exponent(list(found), list(found.values()))
+    for (case, measure, repetition), curve in points.items():
+        for place, amount in curve.items():
+            rows.append(Measurement(BENCHMARK, case, f"{place:g}", repetition, measure, amount))
+        growth = exponent(list(curve), list(curve.values()))
         rows.append(Measurement(BENCHMARK, case, "exponent", repetition, f"{measure}, growth", growth))
     rows.sort(key=lambda row: (row.case, row.unit.removesuffix(", growth"), row.arm == "exponent"))
     print(table(rows))

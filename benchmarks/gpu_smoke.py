@@ -137,7 +137,11 @@ class Smoke:
     def save(self) -> None:
         """Both files."""
         self.out.mkdir(parents=True, exist_ok=True)
-        document = {"machine": machine(self.device), "shape": self.shape.model_dump(), "parts": self.parts}
+        document: dict[str, Any] = {
+            "machine": machine(self.device),
+            "shape": self.shape.model_dump(),
+            "parts": self.parts,
+        }
         document["parameters"] = self.shape.parameters
         (self.out / f"{BENCHMARK}.json").write_text(json.dumps(document, indent=1))
         if self.rows:
@@ -346,7 +350,7 @@ def model_config(shape: ModelShape) -> Qwen2Config:
         initializer_range=SPREAD,
         eos_token_id=END,
         pad_token_id=0,
-        attn_implementation="sdpa",
+        attn_implementation="sdpa",  # type: ignore[call-arg]
     )
 
 
