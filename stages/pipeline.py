@@ -2,8 +2,9 @@
 
 Without a lag a step's episodes are played when the step asks for them, with the weights of the update before. With a
 lag of 1 the episodes of step n + 1 are begun once those of step n are all played and update n - 1 is made: they are
-played with version n - 1 while step n is tagged, selected and learned from. Version n is handed over when both are
-through. So no episode mixes weights, and what is played follows from the configuration, never from who was faster.
+played with version n - 1 while the last of step n are tagged and step n is selected and learned from. Version n is
+handed over when both are through. So no episode mixes weights, and what is played follows from the configuration,
+never from who was faster.
 
 A steering rule is asked after each step; what it says after step n holds for step n + 1, or n + 2 with a lag.
 """

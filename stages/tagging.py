@@ -48,10 +48,10 @@ class InFlight:
     workers: WorkerGroup
     plans: Sequence[EpisodePlan]
     waited_s: float = 0.0
-    _found: tuple[list[Rollout], CollectTimings, Streamed | None] | RubricError | None = None
+    _found: tuple[list[Rollout], CollectTimings] | RubricError | None = None
 
     def end(self) -> None:
-        """Wait until the last episode, and with a judge model its tags; what is wrong with these is told later."""
+        """Wait until the last episode has ended; what is wrong with their tags is told later."""
         if self._found is None:
             started = time.perf_counter()
             try:
@@ -60,7 +60,7 @@ class InFlight:
                 self._found = error
             self.waited_s += time.perf_counter() - started
 
-    def wait(self) -> tuple[list[Rollout], CollectTimings, Streamed | None]:
+    def wait(self) -> tuple[list[Rollout], CollectTimings]:
         """The same, and what came of it. RubricError as :meth:`LlmJudge.tag` says."""
         self.end()
         assert self._found is not None
@@ -78,11 +78,16 @@ def begin_play(
 
 
 def finish_play(flight: InFlight, judge: Judge | None, phase: Phase) -> TaggedBatch:
-    """Wait for the episodes and tag what is not tagged yet. Errors as :meth:`InFlight.wait`."""
-    rollouts, timings, streamed = flight.wait()
-    return _tagged(
-        TaggedBatch(rollouts, timings, needed_episodes(flight.plans)), streamed, judge, phase, flight.waited_s
-    )
+    """Wait for the episodes and for the tags that they still lack. RubricError as :meth:`LlmJudge.tag` says."""
+    rollouts, timings = flight.wait()
+    batch = TaggedBatch(rollouts, timings, needed_episodes(flight.plans))
+    if judge is None or streaming(judge) is None:
+        return _tagged(batch, None, judge, phase, flight.waited_s)
+    phase("tags")
+    started = time.perf_counter()
+    streamed = flight.workers.finish_tags(rollouts)
+    waited_s = time.perf_counter() - started
+    return _tagged(batch, replace(streamed, wait_s=waited_s), judge, phase, flight.waited_s + waited_s)
 
 
 def play_and_tag(

@@ -11,11 +11,10 @@ which makes no collective call, so that all processes go through the same calls 
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -36,25 +35,14 @@ from rised.rollouts.episodes import CollectTimings, OnRollout, Progress, collect
 from rised.rollouts.plans import EpisodePlan, share_of
 from rised.rollouts.settings import RolloutSettings
 from rised.rubrics.base import RubricError
-from rised.rubrics.judge_llm import Judgement, LlmJudge
+from rised.rubrics.judge_llm import Judgement
 from rised.rubrics.judge_record import JudgeCounters
-from rised.rubrics.judge_stream import Streamed, TagStream
-from rised.rubrics.settings import LlmJudgeSettings
-from rised.rubrics.vocabulary import load_vocabulary
+from rised.rubrics.judge_stream import Streamed
 from stages.background import BackgroundPlay
+from stages.own_tags import OwnTags, Played, Tagged
 from stages.policy import Policy, open_policy
 from stages.ranks import Order, Ranks
 from stages.setup import open_pool
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """A process's share of a batch. ``judged``: where it was judged meanwhile; ``error``: what ended that."""
-
-    rollouts: list[Rollout]
-    timings: CollectTimings
-    judged: Streamed | None = None
-    error: RubricError | None = None
 
 
 class WorkerGroup:
@@ -70,7 +58,7 @@ class WorkerGroup:
         self._pool: Any = None
         self._played: BackgroundPlay[Played] = BackgroundPlay(config.learner.threads)
         self._snapshot: Snapshot | None = None
-        self._judge: LlmJudge | None = None
+        self._tags = OwnTags(config.rubrics, len(ranks.layout.players))
         self._renderings: dict[tuple[tuple[str, str | bool], ...], ChatRendering] = {}
         self._stack = ExitStack()
 
@@ -99,6 +87,7 @@ class WorkerGroup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._played.close()
+        self._tags.close()
         self._stack.__exit__(kind, error, trace)
 
     @property
@@ -135,15 +124,36 @@ class WorkerGroup:
         """Begin one of the two and return at once. The weights that play stay as they are until it is finished."""
         self._everywhere("begin_collect", tuple(plans), settings, judged)
 
-    def finish_collect(self, plans: Sequence[EpisodePlan]) -> tuple[list[Rollout], CollectTimings, Streamed | None]:
-        """Wait for what :meth:`begin_collect` began with these plans, and what it found, in their order.
+    def finish_collect(self, plans: Sequence[EpisodePlan]) -> tuple[list[Rollout], CollectTimings]:
+        """Wait until what :meth:`begin_collect` began with these plans is played; the rollouts in their order.
 
-        RubricError as :meth:`collect_judged`; the judgements are None where none were asked for.
+        Their judgements, if they were asked for, are still :meth:`finish_tags`'s. RubricError as
+        :meth:`collect_judged`.
         """
         found: list[Played] = self._everywhere("finish_collect")
-        if any(played.judged is not None or played.error is not None for played in found):
-            return self._whole_judged(plans, found)
-        return *self._whole(plans, found), None
+        for played in found:
+            if played.error is not None:
+                raise played.error
+        return self._whole(plans, found)
+
+    def finish_tags(self, rollouts: Sequence[Rollout]) -> Streamed:
+        """Wait for the judgements of a collection that is finished, in the order of its rollouts.
+
+        The next one may be under way. RubricError as :meth:`collect_judged`.
+        """
+        found: list[Tagged | RubricError | None] = self._everywhere("finish_tags")
+        counters, waits, after = JudgeCounters(), [0.0], [0.0]
+        by_id: dict[str, Judgement] = {}
+        for share in found:
+            if isinstance(share, RubricError):
+                raise share
+            if share is not None:
+                counters.add(share.judged.counters)
+                by_id |= dict(zip(share.rollout_ids, share.judged.judgements, strict=True))
+                waits.append(share.judged.wait_s)
+                after.append(share.judged.after_batch_s)
+        judgements = tuple(by_id[rollout.rollout_id] for rollout in rollouts)
+        return Streamed(judgements, counters, max(waits), max(after))
 
     def _whole_judged(
         self, plans: Sequence[EpisodePlan], found: Sequence[Played]
@@ -238,6 +248,7 @@ class WorkerGroup:
             "collect_judged": self._collect_judged,
             "begin_collect": self._begin_collect,
             "finish_collect": self._played.join,
+            "finish_tags": self._tags.finish,
             "write": self._write,
             "update": self._update,
             "hand_over": self._hand_over,
@@ -269,31 +280,23 @@ class WorkerGroup:
         )
 
     def _begin_collect(self, plans: Sequence[EpisodePlan], settings: RolloutSettings, judged: bool) -> None:
-        way = self._collect_judged if judged else self._collect
+        way = self._play_judged if judged else self._collect
         self._played.begin(lambda heed: way(plans, settings, lambda done, count: heed()))
 
-    def _collect_judged(
+    def _collect_judged(self, plans: Sequence[EpisodePlan], settings: RolloutSettings) -> Played:
+        played = self._play_judged(plans, settings)
+        tagged = None if played.error is not None else self._tags.finish()
+        if isinstance(tagged, RubricError):
+            return Played([], CollectTimings(), error=tagged)
+        return played if tagged is None else replace(played, judged=tagged.judged)
+
+    def _play_judged(
         self, plans: Sequence[EpisodePlan], settings: RolloutSettings, on_progress: Progress | None = None
     ) -> Played:
-        """An error of the judge is an answer here: the driver ends the run with it, not a lost process."""
+        """Play, and have each rollout judged from its end on; ``OwnTags.finish`` waits for the judgements."""
         if self._pool is None:
             return self._collect(plans, settings)
-        try:
-            with TagStream(self._own_judge()) as stream:
-                played = self._collect(plans, settings, on_progress, stream.add)
-                return replace(played, judged=stream.finish(played.rollouts))
-        except RubricError as error:
-            return Played([], CollectTimings(), error=error)
-
-    def _own_judge(self) -> LlmJudge:
-        """This process's client; the requests that a run may have in flight are shared out."""
-        if self._judge is None:
-            rubrics = self.config.rubrics
-            assert isinstance(rubrics.judge, LlmJudgeSettings)
-            share = math.ceil(rubrics.judge.concurrency / len(self.ranks.layout.players))
-            settings = rubrics.judge.model_copy(update={"concurrency": share})
-            self._judge = LlmJudge(settings, load_vocabulary(Path(rubrics.vocabulary)))
-        return self._judge
+        return self._tags.play(lambda on_rollout: self._collect(plans, settings, on_progress, on_rollout))
 
     def _write(self, requests: Sequence[WritingRequest]) -> dict[int, list[Written]]:
         if not self.ranks.plays:

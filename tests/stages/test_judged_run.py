@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ from rised.records.compaction import compact
 from rised.records.digest import reproducible_digest
 from rised.records.shards import RunReader
 from rised.rubrics.base import RubricError
+from rised.rubrics.judge_llm import JudgeSession
 from stages.setup import load_run, read_tasks
 from stages.train import train
+from stages.workers import WorkerGroup
 
 TEXT = {"kind": "text", "text": "I would rather not."}
 
@@ -89,6 +93,40 @@ def test_a_run_that_streams_ends_in_the_bytes_of_one_that_tags_after_the_batch(
     for parts in timings:
         total = sum(value for name, value in parts.items() if name.startswith("time/") and name != "time/step")
         assert total == pytest.approx(parts["time/step"]) and parts["time/rollout_wait"] > 0
+
+
+def test_with_a_lag_the_next_episodes_do_not_wait_for_the_last_tags(
+    tiny_experiment: Any, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No tag of a step comes before the next step's episodes are begun: the judge holds its replies back until then."""
+    monkeypatch.chdir(repository)
+    begun, waited = threading.Event(), []
+    begin, finish, judge = WorkerGroup.begin_collect, WorkerGroup.finish_tags, JudgeSession.judge
+
+    def note_begin(self, plans, settings, judged):
+        begin(self, plans, settings, judged)
+        if plans[0].step == 2:
+            begun.set()
+
+    async def hold_back(self, rollout):
+        if rollout.step == 1:
+            assert await asyncio.to_thread(begun.wait, 60), "the second step's episodes wait for the first step's tags"
+        return await judge(self, rollout)
+
+    def note_tags(self, rollouts):
+        waited.append(rollouts[0].step)
+        return finish(self, rollouts)
+
+    monkeypatch.setattr(WorkerGroup, "begin_collect", note_begin)
+    monkeypatch.setattr(WorkerGroup, "finish_tags", note_tags)
+    monkeypatch.setattr(JudgeSession, "judge", hold_back)
+    with ScriptedServer() as server:
+        server.script()
+        overrides = [*settings(server), "validation.tags=false", "validation.every=9", "updates=2", "pipeline.lag=1"]
+        overrides += ["method.policy_loss.truncated_importance=2.0"]
+        config = load_run(tiny_experiment.config, "rised", 0, overrides)
+        train(config, read_tasks(tiny_experiment.tasks), tiny_experiment.warm_start, tmp_path)
+    assert waited == [1, 2] and RunReader(tmp_path).steps() == [0, 1, 2]
 
 
 def test_processes_have_their_own_episodes_judged_and_a_second_run_finds_every_reply(
