@@ -160,7 +160,7 @@ class ReplayEngine:
     def session(self, row_count: int, temperature: float = 1.0, **_: Any) -> _ReplaySession:
         return _ReplaySession(self, row_count)
 
-    def load_weights(self, source: object) -> None:
+    def load_weights(self, source: object, weight_version: int | None = None) -> None:
         """There are none."""
 
 

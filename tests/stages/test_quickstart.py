@@ -51,10 +51,10 @@ def _heed_interrupts() -> None:
 
 def end_with(process: subprocess.Popen[str], number: signal.Signals, log: Path, results: Path) -> None:
     deadline = time.monotonic() + 120
-    while not (log.is_file() and "Task panels" in log.read_text()):
+    while not any("stages.prepare" in command for command in started_by(results)):
         assert process.poll() is None and time.monotonic() < deadline, "prepare did not start"
-        time.sleep(0.2)
-    assert any("stages.prepare" in command for command in started_by(results))
+        time.sleep(0.05)
+    assert "Task panels" in log.read_text()
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
