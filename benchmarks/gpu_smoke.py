@@ -37,11 +37,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedModel, Qwen2ForCausalLM
 
 from benchmarks.packing import sequences_of
+from benchmarks.random_model import END, model_config, shape_named
 from benchmarks.results import Measurement, write
-from rised.config.loader import read_plain
 from rised.learner.backends import make_learner
 from rised.learner.footprint import learner_parts
 from rised.learner.passes import token_scorer
@@ -55,21 +55,6 @@ from rised.models.scoring import Layout, micro_batch_logprobs, plan_micro_batche
 from rised.models.shape import ModelShape
 
 BENCHMARK = "gpu_smoke"
-END = 1
-"""Token that ends a reply."""
-SPREAD = 0.05
-"""Standard deviation of the weights: twice the usual one, so that distributions are far from uniform."""
-TINY = ModelShape(
-    vocabulary_size=512,
-    hidden_size=64,
-    intermediate_size=128,
-    layers=2,
-    heads=4,
-    key_value_heads=2,
-    head_size=16,
-    tied_head=True,
-    attention_bias=True,
-)
 
 
 class Skipped(Exception):
@@ -334,32 +319,6 @@ class Smoke:
         tokens = sum(len(e[2]) for e in episodes)
         self.found("rollout", "vLLM", "tokens/s (wall)", tokens / seconds, seconds=seconds, tokens=tokens)
         return {"generated_tokens_s": tokens / seconds, "start_s": start_s, **self._compare("vLLM", episodes)}
-
-
-def model_config(shape: ModelShape) -> Qwen2Config:
-    """A Qwen2 of this shape."""
-    return Qwen2Config(
-        vocab_size=shape.vocabulary_size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.key_value_heads,
-        tie_word_embeddings=shape.tied_head,
-        max_position_embeddings=32768,
-        initializer_range=SPREAD,
-        eos_token_id=END,
-        pad_token_id=0,
-        attn_implementation="sdpa",  # type: ignore[call-arg]
-    )
-
-
-def shape_named(name: str) -> ModelShape:
-    """``tiny``, or the shape that a file of configs/models gives."""
-    if name == "tiny":
-        return TINY
-    document: Any = read_plain(Path("configs/models") / f"{name}.yaml")
-    return ModelShape(**document["model"]["shape"])
 
 
 def machine(device: torch.device) -> dict[str, Any]:

@@ -12,7 +12,7 @@ which makes no collective call, so that all processes go through the same calls 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -131,9 +131,7 @@ class WorkerGroup:
         :meth:`collect_judged`.
         """
         found: list[Played] = self._everywhere("finish_collect")
-        for played in found:
-            if played.error is not None:
-                raise played.error
+        _raise_first(played.error for played in found)
         return self._whole(plans, found)
 
     def finish_tags(self, rollouts: Sequence[Rollout]) -> Streamed:
@@ -142,36 +140,19 @@ class WorkerGroup:
         The next one may be under way. RubricError as :meth:`collect_judged`.
         """
         found: list[Tagged | RubricError | None] = self._everywhere("finish_tags")
-        counters, waits, after = JudgeCounters(), [0.0], [0.0]
-        by_id: dict[str, Judgement] = {}
-        for share in found:
-            if isinstance(share, RubricError):
-                raise share
-            if share is not None:
-                counters.add(share.judged.counters)
-                by_id |= dict(zip(share.rollout_ids, share.judged.judgements, strict=True))
-                waits.append(share.judged.wait_s)
-                after.append(share.judged.after_batch_s)
-        judgements = tuple(by_id[rollout.rollout_id] for rollout in rollouts)
-        return Streamed(judgements, counters, max(waits), max(after))
+        _raise_first(share for share in found if isinstance(share, RubricError))
+        shares = [share for share in found if isinstance(share, Tagged)]
+        return _joined(rollouts, shares, max((share.judged.wait_s for share in shares), default=0.0))
 
     def _whole_judged(
         self, plans: Sequence[EpisodePlan], found: Sequence[Played]
     ) -> tuple[list[Rollout], CollectTimings, Streamed]:
-        for played in found:
-            if played.error is not None:
-                raise played.error
+        _raise_first(played.error for played in found)
         rollouts, timings = self._whole(plans, found)
-        counters = JudgeCounters()
-        by_id: dict[str, Judgement] = {}
-        shares = [(played, played.judged) for played in found if played.judged is not None]
-        for played, judged in shares:
-            counters.add(judged.counters)
-            by_id |= {r.rollout_id: j for r, j in zip(played.rollouts, judged.judgements, strict=True)}
-        last = max(played.timings.wall_s + judged.wait_s for played, judged in shares)
-        judgements = tuple(by_id[rollout.rollout_id] for rollout in rollouts)
-        after_batch_s = max(judged.after_batch_s for _, judged in shares)
-        return rollouts, timings, Streamed(judgements, counters, last - timings.wall_s, after_batch_s)
+        judged = [(played, played.judged) for played in found if played.judged is not None]
+        last = max(played.timings.wall_s + streamed.wait_s for played, streamed in judged)
+        shares = [Tagged(tuple(r.rollout_id for r in played.rollouts), streamed) for played, streamed in judged]
+        return rollouts, timings, _joined(rollouts, shares, last - timings.wall_s)
 
     def _whole(self, plans: Sequence[EpisodePlan], found: Sequence[Played]) -> tuple[list[Rollout], CollectTimings]:
         by_id = {rollout.rollout_id: rollout for played in found for rollout in played.rollouts}
@@ -358,3 +339,21 @@ class WorkerGroup:
                 self.ranks.share_tensors([version, *self.policy.model.parameters(), *self.policy.model.buffers()])
         if self._pool is not None:
             self.policy.engine.load_weights(self.policy.model, int(version))
+
+
+def _raise_first(errors: Iterable[RubricError | None]) -> None:
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+def _joined(rollouts: Sequence[Rollout], shares: Sequence[Tagged], wait_s: float) -> Streamed:
+    """The processes' judgements as one, in the order of the rollouts."""
+    counters = JudgeCounters()
+    by_id: dict[str, Judgement] = {}
+    for share in shares:
+        counters.add(share.judged.counters)
+        by_id |= dict(zip(share.rollout_ids, share.judged.judgements, strict=True))
+    judgements = tuple(by_id[rollout.rollout_id] for rollout in rollouts)
+    after_batch_s = max((share.judged.after_batch_s for share in shares), default=0.0)
+    return Streamed(judgements, counters, wait_s, after_batch_s)
