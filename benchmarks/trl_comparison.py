@@ -6,7 +6,8 @@ by update: this loop as configured (groups without signal are not passed through
 trained on; TRL's `environment_factory`; and TRL's `rollout_func` with a key/value cache over the turns (see
 `benchmarks.trl_arms`). A value is the tokens of the step's episodes, prompts and observations included, over the
 processor seconds of the update, of environment workers too; a ratio is this loop's over the arm's in the same turn.
-Wall-clock seconds stand beside. Also written: the success rate of each update's rollouts.
+Wall-clock seconds stand beside. Also written: the success rate of each update's rollouts, and its difference from this
+loop's in the same update, whose tasks are the same.
 
 What differs: this loop commits every step to disk with token ids, log-probabilities and tags, TRL keeps nothing; this
 loop draws from seeded uniforms of its own, TRL from torch's generator; TRL's micro-batches count sequences.
@@ -20,12 +21,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+
+from scipy import stats
 
 from benchmarks.results import Measurement, against, clock, rate, table, write
 from benchmarks.turns import Told, Worker
@@ -195,32 +199,54 @@ def main(arguments: Sequence[str] | None = None) -> None:
                         shown = {key: round(value, 2) for key, value in found.items()}
                         print(f"seed {seed} update {update + 1} {arm}: {shown}", flush=True)
                         number = seed * args.updates + update
-                        curves.append(
-                            Measurement(
-                                BENCHMARK, f"success, seed {seed}", arm, update + 1, "fraction", found["success"]
-                            )
-                        )
+                        curves.append(Measurement(BENCHMARK, "success", arm, number, "fraction", found["success"]))
                         if update == 0:
                             continue
                         for kind, seconds in (("processor", found["cpu_s"]), ("wall", found["wall_s"])):
                             rows.append(rate(BENCHMARK, args.environment, arm, number, found["tokens"], seconds, kind))
-                    done = against(rows, BASE, inverse=True) + summary(curves)
+                    done = against(rows, BASE, inverse=True) + summary(curves, args.updates)
                     if done and rows:  # a long benchmark that is stopped leaves what it has
                         write(done, args.out) if args.out else write(done)
     print(table(done))
+    print("\n".join(mean_differences(done)))
 
 
-def summary(curves: Sequence[Measurement]) -> list[Measurement]:
-    """The success rates, the first and the last third of the updates apart."""
-    updates = max(row.repetition for row in curves)
+def summary(curves: Sequence[Measurement], updates: int) -> list[Measurement]:
+    """The success rates by thirds of the updates, and what each arm's are above this loop's on the same tasks."""
     third = max(1, updates // 3)
-    found = []
-    for part, chosen in (("first", range(1, third + 1)), ("last", range(updates - third + 1, updates + 1))):
+    bases = {row.repetition: row.value for row in curves if row.arm == BASE}
+    rates, differences = [], []
+    for first in range(0, updates, third):
+        last = updates if first + 2 * third > updates else first + third
+        if last - first < third:
+            break
         for row in curves:
-            if row.repetition in chosen:
-                case = f"{row.case}, {part} {third} of {updates} updates"
-                found.append(Measurement(row.benchmark, case, row.arm, row.repetition, row.unit, row.value))
-    return sorted(found, key=lambda row: row.case)
+            base, place = bases.get(row.repetition), row.repetition % updates
+            if not first <= place < last or row.value is None:
+                continue
+            rates.append(replace(row, case=f"success, updates {first + 1} to {last} of {updates}"))
+            if row.arm != BASE and base is not None:
+                case = f"success less this loop's, updates {first + 1} to {last} of {updates}"
+                differences.append(replace(row, case=case, value=row.value - base))
+        if last == updates:
+            break
+    return rates + differences
+
+
+def mean_differences(rows: Sequence[Measurement]) -> list[str]:
+    """A line for each arm and third: the mean of its differences, with the 95% interval of Student's t."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        if row.case.startswith("success less") and row.value is not None:
+            found.setdefault((row.case, row.arm), []).append(row.value)
+    lines = []
+    for (case, arm), values in found.items():
+        if len(values) < 2:
+            continue
+        mean, error = statistics.mean(values), statistics.stdev(values) / len(values) ** 0.5
+        half = float(stats.t.ppf(0.975, len(values) - 1)) * error
+        lines.append(f"{case}, {arm}: {mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f}), {len(values)} updates")
+    return lines
 
 
 if __name__ == "__main__":
