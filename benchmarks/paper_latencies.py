@@ -7,8 +7,8 @@ Table 9 (`data/paper/rised_table9_step_time.csv`, seconds of a step on 32 GPUs, 
 - *collection*: the paper collects the next step's rollouts while it trains, so that `rollout_wait` is what is left of
   it. The variance selectors collect 1,024 rollouts, train 162 s and 155 s, and wait: their collector never rests, and
   1,024 rollouts take as long as their whole steps, 178 s (the mean of both). GRPO-128 and GRPO-64 then wait for nothing
-  (0.8 and 0.5 s in the table). The engine makes a constant number of tokens a second, at which RISED's candidates take
-  that long on average; other steps take what their tokens cost.
+  (0.8 and 0.5 s in the table). The engine makes a constant number of tokens a second, at which the candidates of
+  RISED's counted steps take that long on average; each step takes what its tokens cost.
 - *judge*: `tag_wait`, 63 s for 1,024 rollouts of RISED, is all of them at once, at the batch's end. The server answers
   at that rate, with so many requests in flight that a reply takes 4 s.
 - *reference, actor*: seconds over trained sequences, all five rows together (512 sequences; GRPO-128: 1,024).
@@ -145,8 +145,8 @@ def latency_workers(recording: Recording, latencies: Latencies, token_s: float) 
     return LatencyWorkers
 
 
-def record(config: RunConfig, tasks: Sequence[Task], recording: Recording) -> tuple[int, int]:
-    """Play all that a run will play, up to its validation; episodes and generated tokens of the training."""
+def record(config: RunConfig, tasks: Sequence[Task], recording: Recording) -> list[tuple[int, int]]:
+    """Play all that a run will play, up to its validation; episodes and generated tokens of each training step."""
     policy = open_policy(config)
     method = Method.from_settings(config.method, load_vocabulary(Path(config.rubrics.vocabulary)))
     run_name = f"{config.experiment}/{config.method.name}/seed-{config.seed}"
@@ -154,20 +154,20 @@ def record(config: RunConfig, tasks: Sequence[Task], recording: Recording) -> tu
     validation = {name: panel(tasks, name, VALIDATION) for name in config.environments}
     cursors = dict.fromkeys(panels, 0)
     candidates = method.candidate_count()
-    episodes = tokens = 0
+    played_steps = []
     with open_pool(config) as pool:
         engine: Any = RecordingEngine(policy.engine, recording)
         keeper: Any = RecordingPool(pool, recording)
         for step in range(1, config.updates + 1):
             plans = training_plans(config, panels, cursors, {}, None, candidates, step, run_name)  # type: ignore[arg-type]
             played = collect(plans, engine, policy.rendering, keeper, config.rollout)
-            episodes, tokens = episodes + len(played), tokens + sum(sum(r.policy_mask) for r in played)
+            played_steps.append((len(played), sum(sum(r.policy_mask) for r in played)))
             for name, count in quotas(candidates, list(panels), step).items():
                 cursors[name] += count
         plans = validation_plans(config, validation, config.updates, run_name)
         collect(plans, engine, policy.rendering, keeper, validation_rollout(config))
     recording.requests.clear()
-    return episodes, tokens
+    return played_steps
 
 
 @dataclass(frozen=True)
@@ -200,10 +200,10 @@ def arms(loops: Sequence[str]) -> list[tuple[str, Arm]]:
     return found
 
 
-def others(folder: Path, scale: str) -> list[Measurement]:
-    """What earlier runs measured at other scales, which stays."""
+def others(folder: Path, loops: Sequence[str], scale: str) -> list[Measurement]:
+    """What earlier runs measured of other loops or at other scales, which stays."""
     known = read(BENCHMARK, folder) if (folder / f"{BENCHMARK}.parquet").is_file() else []
-    return [row for row in known if not row.case.endswith(scale)]
+    return [row for row in known if not row.case.endswith(tuple(f"{loop}, {scale}" for loop in loops))]
 
 
 def steps(run: RunReader) -> dict[str, list[float]]:
@@ -218,9 +218,9 @@ def steps(run: RunReader) -> dict[str, list[float]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, required=True, help="experiment file")
-    parser.add_argument("--time-scale", type=float, default=0.05, help="share of the paper's seconds")
-    parser.add_argument("--group-scale", type=float, default=0.125, help="share of the paper's 128 and 64 groups")
-    parser.add_argument("--updates", type=int, default=4, help="updates of a run, of which the first is not counted")
+    parser.add_argument("--time-scale", type=float, default=0.1, help="share of the paper's seconds")
+    parser.add_argument("--group-scale", type=float, default=0.25, help="share of the paper's 128 and 64 groups")
+    parser.add_argument("--updates", type=int, default=7, help="updates of a run, of which the first is not counted")
     parser.add_argument("--repetitions", type=int, default=3, help="runs of every arm")
     parser.add_argument("--loop", choices=LOOPS, action="append", help="one of the loops (default: both)")
     parser.add_argument("--out", type=Path, help="folder of the Parquet file (default: the documentation's)")
@@ -251,10 +251,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tasks = prepare_tasks(prepared)
     recording = Recording()
     record(load_run(args.config, BASE, 0, common), tasks, recording)
-    episodes, tokens = record(load_run(args.config, "rised", 0, common), tasks, recording)
+    counted = record(load_run(args.config, "rised", 0, common), tasks, recording)[1:]
+    episodes, tokens = (sum(part) for part in zip(*counted, strict=True))
     token_s = scaled.collect_s * episodes / tokens
     print(f"{episodes} episodes of {tokens / episodes:.1f} generated tokens; {1 / token_s:,.0f} tokens/s")
+    print("collection of each counted step, s:", *(f"{n * token_s / args.time_scale:.0f}" for _, n in counted))
     scale = f"time x {args.time_scale:g}, groups x {args.group_scale:g}"
+    loops = args.loop or list(LOOPS)
+    earlier = others(args.out or RESULTS, loops, scale)
     found: list[Measurement] = []
     waits: list[Measurement] = []
     with tempfile.TemporaryDirectory() as name, ScriptedServer(latency_s=scaled.judge_s * in_flight) as server:
@@ -263,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         judge = f"type: llm, model: bench, endpoint: {server.url}, concurrency: {in_flight}"
         workers = latency_workers(recording, scaled, token_s)
         for repetition in range(args.repetitions):
-            for case, arm in arms(args.loop or list(LOOPS))[:: 1 if repetition % 2 else -1]:
+            for case, arm in arms(loops)[:: 1 if repetition % 2 else -1]:
                 asked = () if arm.judge is None else (f"rubrics.judge={{{judge}, {arm.judge}}}",)
                 config = load_run(args.config, arm.method, 0, [*common, *arm.overrides, *asked])
                 out = folder / f"{case}-{arm.name}-{repetition}"
@@ -278,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     part_s = statistics.mean(parts[f"time/{part}"]) / args.time_scale
                     waits.append(duration(BENCHMARK, f"{part}, {case}, {scale}", arm.name, repetition, part_s))
                 print(f"{case} {arm.name}: {step_s:.1f} s, {repetition}", flush=True)
-            done = others(args.out or RESULTS, scale) + against(found, BASE) + waits
+            done = earlier + against(found, BASE) + waits
             write(done, args.out or RESULTS)
     print(table(done))
 

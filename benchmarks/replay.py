@@ -16,7 +16,7 @@ import numpy as np
 
 from rised.environments.base import StepResult, Task
 from rised.environments.pool import EpisodeFault
-from rised.models.protocols import Engine, Generated, Session
+from rised.models.protocols import Generated, Session, SessionEngine
 
 Actions = tuple[str, ...]
 
@@ -49,7 +49,7 @@ class Recording:
 class RecordingEngine:
     """An engine that also writes down what it is asked and what it answers."""
 
-    def __init__(self, engine: Engine, recording: Recording) -> None:
+    def __init__(self, engine: SessionEngine, recording: Recording) -> None:
         self._engine, self._recording = engine, recording
         self.tokens_fed = self.tokens_generated = 0
 

@@ -41,7 +41,7 @@ def regenerate(model: PreTrainedModel, rollouts: Sequence[Rollout], pad_id: int,
         for row, prefix in enumerate(prefixes):
             ids_BT[row, width - len(prefix) :] = torch.tensor(prefix)
             mask_BT[row, width - len(prefix) :] = 1
-        model.generate(
+        model.generate(  # type: ignore[operator]  # a generating model, of which transformers has no type
             input_ids=ids_BT,
             attention_mask=mask_BT,
             max_new_tokens=length,

@@ -201,7 +201,8 @@ class OneAtATime(TrainerCallback):
     """Makes an update when told to, and says what it took."""
 
     def __init__(self, told: Told) -> None:
-        self.told, self.trainer = told, None
+        self.told = told
+        self.trainer: Trainer | None = None
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.told.wait()
@@ -210,7 +211,8 @@ class OneAtATime(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._open.__exit__(None, None, None)
-        self.told.say(wall_s=self._spent.wall_s, cpu_s=self._spent.cpu_s, **self.trainer.batch)  # type: ignore[attr-defined]
+        assert self.trainer is not None
+        self.told.say(wall_s=self._spent.wall_s, cpu_s=self._spent.cpu_s, **self.trainer.batch)
 
 
 def main() -> None:
