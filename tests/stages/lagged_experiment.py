@@ -63,11 +63,14 @@ class LaggedExperiment:
         train(self.run_config(method, *overrides), read_tasks(self.tasks), self.warm_start, out)
 
 
-def make_experiment(folder: Path, repository: Path, policy: Path) -> LaggedExperiment:
-    """Write the experiment, prepare its tasks, evaluate its warm start. The current directory is the repository."""
+def make_experiment(folder: Path, repository: Path, policy: Path, *overrides: str) -> LaggedExperiment:
+    """Write the experiment, prepare its tasks, evaluate its warm start. The current directory is the repository.
+
+    ``overrides``: of the warm start alone.
+    """
     found = LaggedExperiment(folder / "lagged.yaml", folder / "tasks.parquet", folder / "warm_start")
     found.config.write_text(EXPERIMENT.format(configs=repository / "configs", policy=policy))
-    settings = load_experiment(found.config)
+    settings = load_experiment(found.config, overrides)
     write_tasks(found.tasks, prepare_tasks(settings))
     evaluate(settings, read_tasks(found.tasks), found.warm_start)
     return found
