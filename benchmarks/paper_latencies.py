@@ -20,7 +20,7 @@ the paper's 252.9 / 155.5 = 1.63 again.
 Steps are smaller and faster than the paper's: `--group-scale` of its groups at `--time-scale` of its seconds; what the
 loop itself computes is not scaled and counts in full. Episodes are played once by the nano policy in the real
 environments and replayed. Runs of all arms alternate; a value is the mean step of a run without its first one, a ratio
-is over GRPO-64 of the same repetition and with the same lag.
+is over GRPO-64 of the same repetition and with the same lag; where both loops ran, also of one loop over the other.
 
     python -m benchmarks.paper_latencies --config configs/experiments/quickstart.yaml
 """
@@ -203,7 +203,18 @@ def arms(loops: Sequence[str]) -> list[tuple[str, Arm]]:
 def others(folder: Path, loops: Sequence[str], scale: str) -> list[Measurement]:
     """What earlier runs measured of other loops or at other scales, which stays."""
     known = read(BENCHMARK, folder) if (folder / f"{BENCHMARK}.parquet").is_file() else []
-    return [row for row in known if not row.case.endswith(tuple(f"{loop}, {scale}" for loop in loops))]
+    measured = [f"{loop}, {scale}" for loop in (*loops, "either loop")]
+    return [row for row in known if not row.case.endswith(tuple(measured))]
+
+
+def overlaps(found: Sequence[Measurement], scale: str) -> list[Measurement]:
+    """Every arm's step in the asynchronous loop, with its ratio over the same arm's in the synchronous one."""
+    cases = {f"step, {loop}, {scale}": loop for loop in LOOPS}
+    turned = [
+        replace(row, case=f"{row.arm}, either loop, {scale}", arm=cases[row.case])
+        for row in sorted(found, key=lambda row: row.arm)
+    ]
+    return against(turned, "synchronous") if {row.arm for row in turned} == set(LOOPS) else []
 
 
 def steps(run: RunReader) -> dict[str, list[float]]:
@@ -282,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     part_s = statistics.mean(parts[f"time/{part}"]) / args.time_scale
                     waits.append(duration(BENCHMARK, f"{part}, {case}, {scale}", arm.name, repetition, part_s))
                 print(f"{case} {arm.name}: {step_s:.1f} s, {repetition}", flush=True)
-            done = earlier + against(found, BASE) + waits
+            done = earlier + against(found, BASE) + overlaps(found, scale) + waits
             write(done, args.out or RESULTS)
     print(table(done))
 
