@@ -17,7 +17,7 @@ from rised.config import Settings, operational, strict
 from rised.environments.mix import EnvironmentMix, PanelSettings
 from rised.learner.settings import AnyLearnerSettings, GradientSettings
 from rised.methods.settings import MethodSettings, stale_mends
-from rised.models.engine_settings import AnyEngineSettings, EngineSettings
+from rised.models.engine_settings import AnyEngineSettings, EngineSettings, VllmEngineSettings
 from rised.models.settings import ModelSettings
 from rised.outputs import AnalysisSettings
 from rised.rollouts.settings import RolloutSettings
@@ -50,16 +50,21 @@ class PlacementSettings(Settings):
     )
 
 
+MOST_LAG = 8
+"""Each step ahead costs a copy of the weights in host memory and as many files in every state."""
+
+
 class PipelineSettings(Settings):
     """What of a step goes on while something else of the run does (docs/performance.md, "Asynchronous loop")."""
 
     lag: int = strict(
         0,
         ge=0,
-        le=1,
+        le=MOST_LAG,
         in_hash_at_default=False,
         description="How many updates the weights that play are behind those that learn. 0: episodes are played "
-        "between two updates. 1: a step's episodes are played while the step before it is tagged and learned from.",
+        "between two updates. 1: a step's episodes are played while the step before it is tagged and learned from. "
+        "More: so many steps' episodes are played ahead.",
     )
     defer_saving: bool = operational(
         True,
@@ -233,6 +238,22 @@ class RunConfig(RunSettings):
                 f"pipeline.lag is {self.pipeline.lag}: an update's tokens were sampled by older weights, and "
                 f"{keys} is null, so nothing weighs them. Set {keys}: 2.0 (for all methods under method_scale, for one "
                 "under method_overrides), or pipeline.lag: 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _weights_can_wait(self) -> RunConfig:
+        lag, engine = self.pipeline.lag, self.engine
+        if lag > 1 and isinstance(engine, VllmEngineSettings) and engine.handover == "nccl":
+            raise ValueError(
+                f"pipeline.lag is {lag}: weights wait until the episodes before theirs are played, which those that "
+                "travel from GPU to GPU cannot. Set engine.handover: files, or pipeline.lag: 1"
+            )
+        writer = getattr(self.method.teacher, "writer", None)
+        if lag > 1 and writer is not None and writer.type == "policy":
+            raise ValueError(
+                f"pipeline.lag is {lag}: the next steps' episodes are played with other weights when the policy that "
+                "played this one's is to write. Set pipeline.lag: 1, or another method.teacher.writer"
             )
         return self
 

@@ -36,6 +36,16 @@ class Tagged:
     judged: Streamed
 
 
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A batch that lacks judgements, the judge that is asked for them, and what ends the asking."""
+
+    judge: LlmJudge
+    stream: TagStream
+    rollouts: list[Rollout]
+    opened: ExitStack
+
+
 class OwnTags:
     """The judge's clients of this process, by turns: judgements of one batch may still be waited for while the next
     one is played. ``players``: processes that share out the requests which a run may have in flight.
@@ -45,42 +55,41 @@ class OwnTags:
 
     def __init__(self, rubrics: RubricSettings, players: int) -> None:
         self._rubrics, self._players = rubrics, players
-        self._judges: deque[LlmJudge] = deque()
-        self._open: deque[tuple[TagStream, list[Rollout], ExitStack]] = deque()
+        self._free: list[LlmJudge] = []
+        self._open: deque[_Open] = deque()
 
     def play(self, collect: Callable[[OnRollout], Played]) -> Played:
         """What ``collect`` plays, each rollout judged from its end on; the judgements are :meth:`finish`'s."""
         try:
             with ExitStack() as opened:
-                stream = opened.enter_context(TagStream(self._next_judge()))
+                judge = self._free.pop() if self._free else self._new_judge()
+                stream = opened.enter_context(TagStream(judge))
                 played = collect(stream.add)
-                self._open.append((stream, played.rollouts, opened.pop_all()))
+                self._open.append(_Open(judge, stream, played.rollouts, opened.pop_all()))
             return played
         except RubricError as error:
             return Played([], CollectTimings(), error=error)
 
-    def finish(self) -> Tagged | RubricError | None:
-        """Wait for the judgements of the oldest batch that lacks them; None where there is none."""
+    def finish(self, newest: bool = False) -> Tagged | RubricError | None:
+        """Wait for the judgements of the oldest batch that lacks them, or of the newest; None where there is none."""
         if not self._open:
             return None
-        stream, rollouts, opened = self._open.popleft()
+        batch = self._open.pop() if newest else self._open.popleft()
         try:
-            with opened:
-                return Tagged(tuple(rollout.rollout_id for rollout in rollouts), stream.finish(rollouts))
+            with batch.opened:
+                judged = batch.stream.finish(batch.rollouts)
         except RubricError as error:
             return error
+        self._free.append(batch.judge)
+        return Tagged(tuple(rollout.rollout_id for rollout in batch.rollouts), judged)
 
     def close(self) -> None:
         """Give up what nobody waits for any more."""
         while self._open:
-            self._open.popleft()[-1].close()
+            self._open.popleft().opened.close()
 
-    def _next_judge(self) -> LlmJudge:
-        if not self._judges:
-            judge = self._rubrics.judge
-            assert isinstance(judge, LlmJudgeSettings)
-            settings = judge.model_copy(update={"concurrency": math.ceil(judge.concurrency / self._players)})
-            vocabulary = load_vocabulary(Path(self._rubrics.vocabulary))
-            self._judges = deque(LlmJudge(settings, vocabulary) for _ in range(2))
-        self._judges.rotate()
-        return self._judges[0]
+    def _new_judge(self) -> LlmJudge:
+        judge = self._rubrics.judge
+        assert isinstance(judge, LlmJudgeSettings)
+        settings = judge.model_copy(update={"concurrency": math.ceil(judge.concurrency / self._players)})
+        return LlmJudge(settings, load_vocabulary(Path(self._rubrics.vocabulary)))

@@ -1,18 +1,20 @@
 """Which episodes each step has, by which weights they are played, and when: the two ways of ``pipeline.lag``.
 
 Without a lag a step's episodes are played when the step asks for them, with the weights of the update before. With a
-lag of 1 the episodes of step n + 1 are begun once those of step n are all played and update n - 1 is made: they are
-played with version n - 1 while the last of step n are tagged and step n is selected and learned from. Version n is
-handed over when both are through. So no episode mixes weights, and what is played follows from the configuration,
-never from who was faster.
+lag of L the episodes of step n + L are begun once those of step n are all played and update n - 1 is made: they are
+played with version n - 1, after those of the steps between, while step n is tagged, selected and learned from. Weights
+wait for the end of what is played with older ones. So no episode mixes weights, and what is played follows from the
+configuration, never from who was faster.
 
-A steering rule is asked after each step; what it says after step n holds for step n + 1, or n + 2 with a lag.
+A steering rule is asked after each step; what it says after step n holds for step n + 1 + L.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rised.environments.base import Task
@@ -24,8 +26,13 @@ from stages.loop import begun, training_plans
 from stages.tagging import InFlight, Phase, TaggedBatch, begin_play, finish_play, play_and_tag
 from stages.workers import WorkerGroup
 
-PLAYED = "played.safetensors"
-"""State file of a run with a lag: the weights by which the step after the next state is played."""
+More = Callable[[int], bool]
+"""Whether a step will be made, as far as one can tell."""
+
+
+def played_file(updates: int) -> str:
+    """State file of a run with a lag: the weights of so many updates before the state's own."""
+    return "played.safetensors" if updates == 1 else f"played-{updates}.safetensors"
 
 
 class Schedule:
@@ -46,7 +53,7 @@ class Schedule:
         self._steering: list[dict[str, tuple[str, ...]]] = [{} for _ in range(config.pipeline.lag + 1)]
 
     def plans(self, number: int) -> list[EpisodePlan]:
-        """Episodes of the next step or, with a lag, of the one after it."""
+        """Episodes of the next step or, with a lag, of one of those after it."""
         cursors = self._cursors
         for step in range(self.step, number):
             cursors = self._advanced(cursors, step)
@@ -92,18 +99,36 @@ class Episodes:
     ) -> None:
         self._config, self._workers, self._judge, self._schedule = config, workers, judge, schedule
         self._asks_policy = asks_policy
-        self._flight: InFlight | None = None
-        self._begun = 0
+        self._flights: deque[InFlight] = deque()
+        self._begun = self._looked_ahead = 0
+        self._restored: dict[int, tuple[Path, int]] = {}
 
     @property
     def lag(self) -> int:
         return self._config.pipeline.lag
 
-    def batch(self, number: int, phase: Phase, more: Callable[[], bool]) -> TaggedBatch:
-        """The step's episodes and tags. ``more``: whether a further step will follow, whose episodes may be begun."""
+    def resume(self, last: int, played: Callable[[int], Path]) -> None:
+        """Go on after step ``last``. ``played``: the file of the weights of so many updates before it.
+
+        The players get the weights of the next step; those of the steps ahead, which nobody begins but this, follow.
+        """
+        self._begun = self._looked_ahead = last
+        version = None
+        for step in range(last + 1, last + self.lag + 1):
+            older, version = version, max(0, step - 1 - self.lag)
+            if version != older:
+                self._restored[step] = played(last - version), version
+        self._workers.play_with(*self._restored.pop(last + 1))
+
+    def batch(self, number: int, phase: Phase, more: More) -> TaggedBatch:
+        """The step's episodes and tags. Those of later steps are begun, as far as there will be ``more``."""
         if self.lag == 0:
             return play_and_tag(self._workers, self._judge, self._schedule.plans(number), self._config.rollout, phase)
-        flight, self._flight = self._flight or self._begin(number), None
+        while self._begun < number + self.lag - 1 and (self._begun < number or more(self._begun + 1)):
+            if self._begun + 1 in self._restored:
+                self._workers.play_with(*self._restored.pop(self._begun + 1))
+            self._begin()
+        flight = self._flights.popleft()
         waited_before_s = flight.waited_s
         phase("rollouts")
         flight.wait()
@@ -111,13 +136,13 @@ class Episodes:
             self.look_ahead(number, more)
         return replace(finish_play(flight, self._judge, phase), waited_before_s=waited_before_s)
 
-    def look_ahead(self, number: int, more: Callable[[], bool]) -> None:
-        """With a lag: hand over the weights before this step's update, and begin the next step with them, once."""
-        if self.lag and self._begun <= number:
+    def look_ahead(self, number: int, more: More) -> None:
+        """With a lag: hand over the weights before this step's update, and begin another step with them, once."""
+        if self.lag and self._looked_ahead < number:
+            self._looked_ahead = number
             self._workers.hand_over()
-            if more():
-                self._flight = self._begin(number + 1)
-            self._begun = number + 1
+            if more(number + self.lag):
+                self._begin()
 
     def rest(self) -> None:
         """Let everybody who plays have the newest weights, for something that is not a training episode.
@@ -125,9 +150,11 @@ class Episodes:
         A judge that failed meanwhile ends the next step, whose episodes they are, not this one.
         """
         if self.lag:
-            if self._flight is not None:
-                self._flight.end()
+            for flight in self._flights:
+                flight.end()
             self._workers.hand_over()
 
-    def _begin(self, number: int) -> InFlight:
-        return begin_play(self._workers, self._judge, self._schedule.plans(number), self._config.rollout)
+    def _begin(self) -> None:
+        self._begun += 1
+        plans = self._schedule.plans(self._begun)
+        self._flights.append(begin_play(self._workers, self._judge, plans, self._config.rollout))

@@ -98,6 +98,15 @@ def transformers_parts(config: RunConfig, shape: ModelShape, learns_too: bool) -
     return [*((part, True) for part in parts), (Part("key-value cache", cache, why), False)]
 
 
+def waiting_parts(config: RunConfig, shape: ModelShape) -> list[Part]:
+    """Weights of the steps ahead, which wait in host memory for the batch before theirs."""
+    copies = config.pipeline.lag - 1
+    if copies < 1:
+        return []
+    whole = copies * number_bytes(config.model.dtype) * shape.parameters
+    return [Part("weights that wait", whole, f"{copies} x {config.model.dtype}, for the steps ahead")]
+
+
 def vllm_parts(config: RunConfig, shape: ModelShape, learns_too: bool) -> list[tuple[Part, bool]]:
     """Of one GPU of a vLLM server: its part of the weights, and a cache in which one episode has room."""
     assert isinstance(config.engine, VllmEngineSettings)
@@ -157,6 +166,8 @@ def needs(config: RunConfig, shape: ModelShape, cluster: Cluster) -> list[Need]:
     )
     learning = [(part, part.name not in PASSING, True) for part in learner]
     playing = PLAYING[config.engine.type](config, shape, cluster.shared)
+    if not cluster.host_apart:
+        playing += [(part, True) for part in waiting_parts(config, shape)]
     if cluster.shared:
         both_at_once = config.pipeline.lag > 0
         learning = [(part, plays or both_at_once, learns) for part, plays, learns in learning]

@@ -11,7 +11,7 @@ from typing import Any
 
 from rised.learner.state import POLICY
 from rised.records.commit import RunDirectory, Step
-from stages.pipeline import PLAYED
+from stages.pipeline import played_file
 from stages.workers import WorkerGroup
 
 LOOP = "loop.json"
@@ -22,7 +22,7 @@ def copy_state(
 ) -> Callable[[], None]:
     """Copy the learners' state to host memory and write what is small; returns what writes the rest into ``step``.
 
-    With a ``lag`` the next step is played by the weights of the step before this one, whose file stays for that.
+    With a ``lag`` the next steps are played by the weights of as many steps before this one, whose files stay for that.
     """
     taken = workers.snapshot()
     step.write_state(LOOP, json.dumps(state, sort_keys=True).encode())
@@ -32,8 +32,9 @@ def copy_state(
 
     def write() -> None:
         taken.write(folder)
-        if lag and step.number > 0:
-            step.link_state(PLAYED, run.state_entry(step.number - 1, POLICY))
+        for updates in range(1, min(lag, step.number) + 1):
+            earlier = POLICY if updates == 1 else played_file(updates - 1)
+            step.link_state(played_file(updates), run.state_entry(step.number - 1, earlier))
         step.add_files()
         if exported is not None:
             taken.export(exported)

@@ -49,7 +49,7 @@ from stages.loop import (
     validation_plans,
     validation_rollout,
 )
-from stages.pipeline import PLAYED, Episodes, Schedule
+from stages.pipeline import Episodes, Schedule, played_file
 from stages.progress import RunProgress
 from stages.provenance import code_hash, refuse_other_basis, refuse_other_inputs, run_header, validation_basis
 from stages.ranks import Ranks
@@ -87,9 +87,10 @@ class Trainer:
         if last is None:
             return 0
         state = json.loads(self.run.state_file(LOOP).read_text())
-        older = self.config.pipeline.lag > 0 and last > 0
-        played = self.run.state_file(PLAYED) if older else None
-        self.workers.load_state(self.run.state_file(LOOP).parent, played, last - self.config.pipeline.lag)
+        older = self.episodes.lag > 0 and last > 0
+        if older:
+            self.episodes.resume(last, lambda updates: self.run.state_file(played_file(updates)))
+        self.workers.load_state(self.run.state_file(LOOP).parent, hand_over=not older)
         self.method.load_state(state["method"])
         self.window = TagWindow.from_json(state["window"])
         self.schedule.load_state(state, last)
@@ -111,8 +112,8 @@ class Trainer:
         """
         config, started = self.config, time.perf_counter()
 
-        def more() -> bool:
-            return number < config.updates and goes_on()
+        def more(step: int) -> bool:
+            return step <= config.updates and goes_on()
 
         with self.run.step(number) as step:
             batch = self.episodes.batch(number, progress.phase, more)
@@ -287,6 +288,7 @@ def drive(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path,
             with RunProgress(trainer.run_name, out, config.updates, max(0, first - 1)) as progress:
                 if first == 0:
                     progress.step(0, trainer.start(warm_start, tasks), {})
+                    workers.hand_over()  # as a restart does: a learner may round its weights
                 for number in range(max(1, first), config.updates + 1):
                     trainer.update(number, progress, lambda: not attempts.stop_asked)
                     if attempts.stop_asked and number < config.updates:

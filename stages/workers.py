@@ -6,11 +6,13 @@ are cut into batches does not depend on the number of processes, so that the sam
 last bit; the gradient's sums differ in their last bits.
 
 A batch may be begun and finished by two calls, with others between: each process plays its share in a thread meanwhile,
-which makes no collective call, so that all processes go through the same calls in the same order.
+which makes no collective call, so that all processes go through the same calls in the same order. Batches that are
+begun while another is played follow it, each with the weights that were handed over last before it was begun.
 """
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -20,6 +22,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
+from transformers import PreTrainedModel
 
 from rised.experiment import RunConfig, RunSettings
 from rised.learner.backends import make_learner
@@ -57,6 +60,7 @@ class WorkerGroup:
             torch.set_num_threads(config.learner.threads)
         self._pool: Any = None
         self._played: BackgroundPlay[Played] = BackgroundPlay(config.learner.threads)
+        self._waiting_weights: tuple[PreTrainedModel, int] | None = None
         self._snapshot: Snapshot | None = None
         self._tags = OwnTags(config.rubrics, len(ranks.layout.players))
         self._renderings: dict[tuple[tuple[str, str | bool], ...], ChatRendering] = {}
@@ -121,11 +125,11 @@ class WorkerGroup:
         return self._whole_judged(plans, self._everywhere("collect_judged", tuple(plans), settings))
 
     def begin_collect(self, plans: Sequence[EpisodePlan], settings: RolloutSettings, judged: bool) -> None:
-        """Begin one of the two and return at once. The weights that play stay as they are until it is finished."""
+        """Begin one of the two and return at once; it is played after what was begun before it."""
         self._everywhere("begin_collect", tuple(plans), settings, judged)
 
     def finish_collect(self, plans: Sequence[EpisodePlan]) -> tuple[list[Rollout], CollectTimings]:
-        """Wait until what :meth:`begin_collect` began with these plans is played; the rollouts in their order.
+        """Wait until what :meth:`begin_collect` began first, with these plans, is played; the rollouts in their order.
 
         Their judgements, if they were asked for, are still :meth:`finish_tags`'s. RubricError as
         :meth:`collect_judged`.
@@ -185,15 +189,20 @@ class WorkerGroup:
         return report
 
     def hand_over(self) -> None:
-        """Let every process play with the learners' present weights. Nobody may be playing."""
+        """Let every process play with the learners' present weights: at once, or after what is being played."""
         self._everywhere("hand_over")
 
-    def load_state(self, folder: Path, played: Path | None = None, played_version: int = 0) -> None:
+    def play_with(self, file: Path, weight_version: int) -> None:
+        """Let every process play with the weights of a file: at once, or after what is being played."""
+        self._everywhere("play_with", file, weight_version)
+
+    def load_state(self, folder: Path, hand_over: bool = True) -> None:
         """Take over weights, optimiser and counters of ``folder`` everywhere.
 
-        ``played``: file of the weights to play with, and their version, where they are older than those of ``folder``.
+        ``hand_over``: every process plays with these weights, too. Otherwise :meth:`play_with` comes before: engine and
+        learner may have their weights in the same model.
         """
-        self._everywhere("load_state", folder, played, played_version)
+        self._everywhere("load_state", folder, hand_over)
 
     def snapshot(self) -> Snapshot:
         """Copies of what a run resumes from; each learner gives its part."""
@@ -233,6 +242,7 @@ class WorkerGroup:
             "write": self._write,
             "update": self._update,
             "hand_over": self._hand_over,
+            "play_with": self._play_with,
             "load_state": self._load_state,
             "snapshot": self._take_snapshot,
         }
@@ -262,11 +272,18 @@ class WorkerGroup:
 
     def _begin_collect(self, plans: Sequence[EpisodePlan], settings: RolloutSettings, judged: bool) -> None:
         way = self._play_judged if judged else self._collect
-        self._played.begin(lambda heed: way(plans, settings, lambda done, count: heed()))
+        weights, self._waiting_weights = self._waiting_weights, None
+
+        def play(heed: Callable[[], None]) -> Played:
+            if weights is not None:
+                self.policy.engine.load_weights(*weights)
+            return way(plans, settings, lambda done, count: heed())
+
+        self._played.begin(play)
 
     def _collect_judged(self, plans: Sequence[EpisodePlan], settings: RolloutSettings) -> Played:
         played = self._play_judged(plans, settings)
-        tagged = None if played.error is not None else self._tags.finish()
+        tagged = None if played.error is not None or self._pool is None else self._tags.finish(newest=True)
         if isinstance(tagged, RubricError):
             return Played([], CollectTimings(), error=tagged)
         return played if tagged is None else replace(played, judged=tagged.judged)
@@ -307,38 +324,51 @@ class WorkerGroup:
             self._hand_over()
         return report
 
-    def _load_state(self, folder: Path, played: Path | None, played_version: int) -> None:
-        if played is not None:
-            self._play_with(played, played_version)
+    def _load_state(self, folder: Path, hand_over: bool) -> None:
         if self._learner is not None:
             self._learner.load_state(folder)
-        if played is None:
+        if hand_over:
             self._hand_over()
 
     def _play_with(self, file: Path, weight_version: int) -> None:
-        """Before the learner's own state, which may lie in the same model."""
+        model = self._receiving_model()
         if self._learner is not None:
-            read_weights(file, self.policy.model, self.config.learner.hands_over)
-        self._to_players(weight_version)
+            read_weights(file, model, self.config.learner.hands_over)
+        self._to_players(model, weight_version)
 
     def _take_snapshot(self) -> None:
         self._snapshot = None if self._learner is None else self._learner.snapshot()
 
     def _hand_over(self) -> None:
         """The learners' weights, and their number, to everyone who plays."""
-        assert not self._played.busy, "an episode never mixes weights"
+        model = self._receiving_model() if self.ranks.plays else self.policy.model
         if self._learner is not None:
-            self._learner.weights_into(self.policy.model)
-        self._to_players(0 if self._learner is None else self._learner.updates)
+            self._learner.weights_into(model)
+        self._to_players(model, 0 if self._learner is None else self._learner.updates)
 
-    def _to_players(self, weight_version: int) -> None:
-        """Those of the first learner's ``policy.model``, and their version, which is the first learner's, too."""
+    def _receiving_model(self) -> PreTrainedModel:
+        """Where weights that are handed over go first: while episodes are played, a copy in host memory."""
+        policy = self.policy.model
+        if not self._played.busy:
+            return policy
+        hosted: dict[int, torch.Tensor] = {id(t): t.detach().to("cpu", copy=True) for t in policy.buffers()}
+        for parameter in policy.parameters():
+            hosted[id(parameter)] = torch.nn.Parameter(parameter.detach().to("cpu", copy=True), requires_grad=False)
+        return copy.deepcopy(policy, hosted)
+
+    def _to_players(self, model: PreTrainedModel, weight_version: int) -> None:
+        """Those of the first learner's ``model``, and their version, which is the first learner's, too."""
         version = torch.tensor(weight_version)
         if self.ranks.layout.rollout_nodes:
             with torch.no_grad():
-                self.ranks.share_tensors([version, *self.policy.model.parameters(), *self.policy.model.buffers()])
-        if self._pool is not None:
-            self.policy.engine.load_weights(self.policy.model, int(version))
+                self.ranks.share_tensors([version, *model.parameters(), *model.buffers()])
+        if self._pool is None:
+            return
+        if self._played.busy:
+            self._waiting_weights = (model, int(version))
+        else:
+            self._waiting_weights = None
+            self.policy.engine.load_weights(model, int(version))
 
 
 def _raise_first(errors: Iterable[RubricError | None]) -> None:

@@ -83,7 +83,7 @@ class TransformersEngine:
             targets[name].copy_(value)
         head = output_head(source)
         if self.copies_weights:
-            self._head32 = copy.deepcopy(head).float().requires_grad_(False)
+            self._head32 = copy.deepcopy(head).to(self.model.device, torch.float32).requires_grad_(False)
 
     def logits(self, hidden_ND: torch.Tensor) -> torch.Tensor:
         """Next-token logits [N, V] in float32, from float32 head weights."""

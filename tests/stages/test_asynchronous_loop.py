@@ -114,15 +114,13 @@ def test_the_same_seed_twice_gives_the_same_bytes_whoever_is_faster(
 
     def begin_at_once(self: BackgroundPlay[Any], work: Callable[..., Any]) -> None:
         begin(self, work)
-        assert self._work is not None
-        self._work.exception()
+        self._work[-1].exception()
 
     def begin_late(self: BackgroundPlay[Any], work: Callable[..., Any]) -> None:
-        self._work = work  # type: ignore[assignment]
+        self._work.append(work)  # type: ignore[arg-type]
 
     def join_late(self: BackgroundPlay[Any]) -> Any:
-        work, self._work = self._work, None
-        begin(self, work)  # type: ignore[arg-type]
+        begin(self, self._work.popleft())  # type: ignore[arg-type]
         return join(self)
 
     begin, join = BackgroundPlay.begin, BackgroundPlay.join

@@ -63,8 +63,9 @@ def largest_difference(model: PreTrainedModel, rollouts: list[Rollout]) -> float
     )
 
 
-def test_a_run_plays_each_step_with_the_weights_of_the_step_before_and_goes_on_after_a_stop(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("lag", "stops"), [(0, (1, 2)), (2, (2, 4))], ids=["synchronous", "two steps ahead"])
+def test_a_run_plays_each_step_with_the_weights_that_it_should_and_goes_on_after_a_stop(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lag: int, stops: tuple[int, int]
 ) -> None:
     if not (repository / ENVIRONMENT / ".ready").is_file():
         pytest.skip("vLLM is not set up here: make vllm")
@@ -75,21 +76,24 @@ def test_a_run_plays_each_step_with_the_weights_of_the_step_before_and_goes_on_a
     experiment = load_experiment(file)
     tasks = prepare_tasks(experiment)
     evaluate(experiment, tasks, tmp_path / "warm_start")
-    for updates in (1, 2):
-        config = load_run(file, "rised", 0, [f"updates={updates}", "export_every=1"])
+    last = stops[-1]
+    ahead = [f"pipeline.lag={lag}", "method.policy_loss.truncated_importance=2.0", f"validation.every={last}"]
+    for updates in stops:
+        config = load_run(file, "rised", 0, [f"updates={updates}", "export_every=1", *ahead])
         train(config, tasks, tmp_path / "warm_start", tmp_path / "run")
     reader = RunReader(tmp_path / "run")
-    assert reader.steps() == [0, 1, 2] and reader.done
+    assert reader.steps() == [*range(last + 1)] and reader.done
     assert reader.header()["packages"]["vllm"].startswith("0.")
-    played = {step: from_table(reader.scan("rollouts", steps=[step])) for step in (1, 2)}
-    validated = from_table(reader.scan("validation", steps=[2]))
-    exported = {step: policy(next((tmp_path / "run" / "checkpoints").glob(f"*{step}"))) for step in (1, 2)}
+    played = {step: from_table(reader.scan("rollouts", steps=[step])) for step in range(1, last + 1)}
+    checkpoints = tmp_path / "run" / "checkpoints"
+    exported = {step: policy(next(checkpoints.glob(f"*{step}"))) for step in range(1, last + 1)}
     weights = {0: policy(Path("data/nano_policy")), **exported}
     for step, rollouts in played.items():
         assert len(rollouts) == 12 and {r.environment for r in rollouts} == {"alfworld", "webshop", "dbbench"}
-        assert {r.weight_version for r in rollouts} == {step - 1}
+        assert {r.weight_version for r in rollouts} == {max(0, step - 1 - lag)}
         assert all(r.turns for r in rollouts)
-    for version, rollouts in ((0, played[1]), (1, played[2]), (2, validated)):
+    validated = from_table(reader.scan("validation", steps=[last]))
+    for version, rollouts in (*((max(0, step - 1 - lag), found) for step, found in played.items()), (last, validated)):
         own = largest_difference(weights[version], rollouts)
         others = [largest_difference(weights[other], rollouts) for other in weights if other != version]
         print(f"\nversion {version}: at most {own:.1e} from its own weights, {min(others):.1e} from any other's")
