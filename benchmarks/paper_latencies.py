@@ -20,7 +20,7 @@ the paper's 252.9 / 155.5 = 1.63 again.
 Steps are smaller and faster than the paper's: `--group-scale` of its groups at `--time-scale` of its seconds; what the
 loop itself computes is not scaled and counts in full. Episodes are played once by the nano policy in the real
 environments and replayed. Runs of all arms alternate; a value is the mean step of a run without its first one, a ratio
-is over GRPO-64 of the same repetition and with the same lag; where the synchronous loop ran, also of the others over it.
+is over GRPO-64 of the same repetition and loop, and where the synchronous loop ran also of each loop over it.
 
     python -m benchmarks.paper_latencies --config configs/experiments/quickstart.yaml
 """
