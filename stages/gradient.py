@@ -38,7 +38,7 @@ from rised.records.layout import CHECKPOINTS, DONE, GRADIENT_SIGNAL, HEADER, ste
 from rised.records.schemas import from_table, to_table
 from rised.records.shards import RunReader
 from rised.records.types import Gradient, Rollout
-from rised.rollouts.episodes import collect
+from rised.rollouts.episodes import CollectionRequest, collect_rollouts
 from rised.rollouts.plans import EpisodePlan
 from rised.rubrics.vocabulary import load_vocabulary
 from rised.rubrics.windows import TagWindow
@@ -170,7 +170,7 @@ def play(
 ) -> dict[Batch, list[Rollout]]:
     """The rollouts of the plans by split and environment, in the order of the plans."""
     batches: dict[Batch, list[Rollout]] = {}
-    for rollout in collect(plans, policy.engine, policy.rendering, pool, config.rollout):
+    for rollout in collect_rollouts(policy.engine, CollectionRequest(plans, policy.rendering, pool, config.rollout)):
         batches.setdefault((rollout.split, rollout.environment), []).append(rollout)
     return batches
 
