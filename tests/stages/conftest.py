@@ -1,11 +1,10 @@
-"""Small experiments: of two environments that trains on one of them, as for the correlations; and one that learns."""
+"""A small experiment of two environments that trains on one of them: what the correlation experiments are made of."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from learning_experiment import LearningExperiment, make_experiment
 from stage_commands import SingleSource
 
 from stages.evaluate import evaluate
@@ -37,16 +36,6 @@ validation: {{every: 1, rollouts_per_task: 2, tags: true}}
 export_every: 2
 gradient: {{tasks: 3, projection: 64}}
 """
-
-
-@pytest.fixture(scope="session")
-def learning_experiment(
-    tiny_experiment, repository: Path, tmp_path_factory: pytest.TempPathFactory
-) -> LearningExperiment:
-    """The tiny experiment with a gradient: no update leaves the weights as they are."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(repository)
-        return make_experiment(tmp_path_factory.mktemp("learning"), tiny_experiment.config)
 
 
 @pytest.fixture(scope="session")

@@ -28,12 +28,9 @@ from rised.records.shards import RunReader, read_shard
 from rised.records.types import Rollout, StopReason
 from stages import attempts, progress
 
+pytestmark = pytest.mark.usefixtures("at_the_root")
+
 UPDATES = 2
-
-
-@pytest.fixture(autouse=True)
-def _at_the_root(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(repository)
 
 
 @pytest.fixture

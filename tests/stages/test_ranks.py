@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from learning_experiment import assert_every_update_changed_the_weights
+from small_experiments import assert_every_update_changed_the_weights
 
 from rised.config import ConfigError
 from rised.records.digest import reproducible_digest

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from learning_experiment import LearningExperiment, assert_every_update_changed_the_weights
+from small_experiments import SmallExperiment, assert_every_update_changed_the_weights
 
 from rised.records import faults
 from rised.records.digest import reproducible_digest
@@ -41,7 +41,7 @@ def digest(run: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def train_small(learning_experiment: LearningExperiment) -> Callable[[Path], None]:
+def train_small(learning_experiment: SmallExperiment) -> Callable[[Path], None]:
     """Trains RISED on the experiment into a folder, or goes on with the run that is there."""
     return lambda out: learning_experiment.train(out, "rised")
 
