@@ -15,17 +15,13 @@ from rised.models.protocols import SessionEngine
 from rised.records.types import Rollout
 from rised.rollouts.collection import CollectionRequest
 from rised.rollouts.episode import Episode
-from rised.rollouts.plans import EpisodePlan, cohorts
+from rised.rollouts.plans import COHORTS_AT_ONCE, EpisodePlan, cohorts
 from rised.rollouts.rules import EpisodeRules
 from rised.rollouts.settings import RolloutSettings
-
-COHORTS_AT_ONCE = 3
-"""Enough to keep engine and environments busy; bounds the environments that are open."""
 
 
 def collect_in_cohorts(engine: SessionEngine, request: CollectionRequest) -> list[Rollout]:
     """As :func:`rised.rollouts.episodes.collect_rollouts`; ``on_rollout`` is called between two batches."""
-    begun, fed, generated = time.perf_counter(), engine.tokens_fed, engine.tokens_generated
     timings = request.timings
     episodes = [Episode(plan, request.settings.max_episode_tokens) for plan in request.plans]
     waiting = [_Cohort(slots, episodes, engine, request) for slots in _in_turn(request.plans, request.settings)]
@@ -63,9 +59,6 @@ def collect_in_cohorts(engine: SessionEngine, request: CollectionRequest) -> lis
                 if request.on_progress is not None:
                     request.on_progress(sum(not episode.live for episode in episodes), len(episodes))
     request.pool.release(range(len(episodes)))
-    timings.wall_s += time.perf_counter() - begun
-    timings.tokens_fed += engine.tokens_fed - fed
-    timings.tokens_generated += engine.tokens_generated - generated
     return [ended[slot] for slot in range(len(episodes))]
 
 

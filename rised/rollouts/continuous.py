@@ -18,7 +18,7 @@ from contextlib import suppress
 from rised.environments.execution import Job
 from rised.environments.pool import EpisodeFault
 from rised.models.protocols import Answer, GenerationRequest, RequestEngine
-from rised.models.sampling import reply_seed
+from rised.models.randomness import reply_seed
 from rised.records.types import Rollout
 from rised.rollouts.collection import Cancelled, Collection, CollectionRequest, Superfluous
 from rised.rollouts.episode import Episode
@@ -52,7 +52,6 @@ class _Continuous:
         self._replies: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def collect(self) -> Collection:
-        begun, fed, generated = time.perf_counter(), self._engine.tokens_fed, self._engine.tokens_generated
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(self._waker, False)
@@ -71,10 +70,6 @@ class _Continuous:
             os.close(self._wake)
             os.close(self._waker)
         self._request.pool.release(range(len(self._episodes)))
-        timings = self._request.timings
-        timings.wall_s += time.perf_counter() - begun
-        timings.tokens_fed += self._engine.tokens_fed - fed
-        timings.tokens_generated += self._engine.tokens_generated - generated
         return Collection(
             [self._rollouts[slot] for slot in sorted(self._rollouts)],
             [self._cancelled[slot] for slot in sorted(self._cancelled)],

@@ -6,14 +6,16 @@ every episode go on by itself (``continuous``). The rules of an episode are the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from rised.environments.pool import EnvironmentPool
 from rised.models.protocols import Engine, RequestEngine
 from rised.models.rendering import ChatRendering
 from rised.records.types import Rollout
-from rised.rollouts.cohorts import COHORTS_AT_ONCE, collect_in_cohorts
+from rised.rollouts.cohorts import collect_in_cohorts
 from rised.rollouts.collection import CollectionRequest, CollectTimings, OnRollout, Progress
 from rised.rollouts.continuous import collect_continuously
 from rised.rollouts.oversampling import FirstComplete
@@ -21,7 +23,6 @@ from rised.rollouts.plans import EpisodePlan
 from rised.rollouts.settings import RolloutSettings
 
 __all__ = [
-    "COHORTS_AT_ONCE",
     "CollectTimings",
     "CollectionRequest",
     "OnRollout",
@@ -39,11 +40,24 @@ def collect_rollouts(engine: Engine, request: CollectionRequest) -> list[Rollout
     other weights sampled a reply than those of its plan.
     """
     spare = any(plan.spare for plan in request.plans)
-    if isinstance(engine, RequestEngine):
-        return _collect_the_first(engine, request) if spare else collect_continuously(engine, request).rollouts
-    if spare:
-        raise ValueError("an engine whose episodes advance together gives up none of them: set rollout.oversample to 0")
-    return collect_in_cohorts(engine, request)
+    with _measured(engine, request.timings):
+        if isinstance(engine, RequestEngine):
+            return _collect_the_first(engine, request) if spare else collect_continuously(engine, request).rollouts
+        if spare:
+            raise ValueError(
+                "an engine whose episodes advance together gives up none of them: set rollout.oversample to 0"
+            )
+        return collect_in_cohorts(engine, request)
+
+
+@contextmanager
+def _measured(engine: Engine, timings: CollectTimings) -> Iterator[None]:
+    """Add the wall-clock seconds of what is done inside, and the tokens of the engine meanwhile."""
+    begun, fed, generated = time.perf_counter(), engine.tokens_fed, engine.tokens_generated
+    yield
+    timings.wall_s += time.perf_counter() - begun
+    timings.tokens_fed += engine.tokens_fed - fed
+    timings.tokens_generated += engine.tokens_generated - generated
 
 
 def collect(

@@ -20,7 +20,7 @@ from tiny_models import qwen2, tokenizer
 from rised.environments.pool import EnvironmentPool
 from rised.models.engine import TransformersEngine
 from rised.models.errors import ModelError
-from rised.models.sampling import reply_seed
+from rised.models.randomness import reply_seed
 from rised.records.types import Rollout, StopReason
 from rised.rollouts.continuous import collect_continuously
 from rised.rollouts.episodes import CollectionRequest, CollectTimings, collect_rollouts
