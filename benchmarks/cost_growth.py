@@ -185,7 +185,7 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="policy directory")
-    parser.add_argument("--repetitions", type=int, default=3, help="steps of each size")
+    parser.add_argument("--repetitions", type=int, default=3, help="steps of each size (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="folder of the Parquet file (default: the documentation's)")
     parser.add_argument("--rank-job", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)

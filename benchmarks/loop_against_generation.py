@@ -47,8 +47,10 @@ def generate_again(engine: TransformersEngine, recording: Recording) -> list[lis
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, required=True, help="experiment file")
-    parser.add_argument("--groups", type=int, default=12, help="prompt groups of each case, eight rollouts each")
-    parser.add_argument("--repetitions", type=int, default=7, help="plays of either kind")
+    parser.add_argument(
+        "--groups", type=int, default=12, help="prompt groups of each case, eight rollouts each (default: %(default)s)"
+    )
+    parser.add_argument("--repetitions", type=int, default=7, help="plays of either kind (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="folder of the Parquet file (default: the documentation's)")
     parser.add_argument("--profile", action="store_true", help="print what the loop spends its time on")
     args = parser.parse_args(arguments)

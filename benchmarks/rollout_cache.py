@@ -58,7 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, required=True, help="experiment file")
     parser.add_argument("--tasks", type=Path, required=True, help="tasks.parquet of the experiment")
-    parser.add_argument("--episodes", type=int, default=32, help="episodes per environment")
+    parser.add_argument("--episodes", type=int, default=32, help="episodes per environment (default: %(default)s)")
     args = parser.parse_args()
     torch.set_num_threads(1)
     config = load_experiment(args.config)

@@ -79,9 +79,16 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     parser = bare_parser("quickstart", __doc__)
-    parser.add_argument("--experiment", default="quickstart", help="file of configs/experiments, without .yaml")
-    parser.add_argument("--results", default="results", help="results root")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="jobs at a time; each uses one core")
+    parser.add_argument(
+        "--experiment", default="quickstart", help="file of configs/experiments, without .yaml (default: %(default)s)"
+    )
+    parser.add_argument("--results", default="results", help="results root (default: %(default)s)")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="jobs at a time; each uses one core (default: %(default)s)",
+    )
     parser.add_argument("targets", nargs="*", help="Snakemake targets (default: the report)")
     args = parser.parse_args()
     console = Console()

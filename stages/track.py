@@ -118,7 +118,9 @@ def main() -> None:
     parser.add_argument("--to", choices=tracker_names(), required=True, help="the tracker")
     parser.add_argument("--folder", type=Path, help="where it writes (default: trackers/NAME in the results folder)")
     parser.add_argument("--follow", action="store_true", help="go on until every run is done")
-    parser.add_argument("--every", type=float, default=30.0, help="seconds between two looks, with --follow")
+    parser.add_argument(
+        "--every", type=float, default=30.0, help="seconds between two looks, with --follow (default: %(default)s)"
+    )
     args = parser.parse_args()
     folder = args.folder or args.runs / "trackers" / args.to
     track(args.runs, args.to, folder, args.every if args.follow else None)
