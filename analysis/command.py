@@ -20,7 +20,8 @@ from rised.records.errors import RecordError
 
 def parser(description: str) -> argparse.ArgumentParser:
     """The shared options; a module may add its own."""
-    made = argparse.ArgumentParser(description=description)
+    module = sys.modules["__main__"].__spec__  # None where a test calls a module's main
+    made = argparse.ArgumentParser(prog=f"python -m {module.name}" if module else None, description=description)
     made.add_argument("--runs", type=Path, required=True, help="results folder, or one experiment in it")
     made.add_argument("--out", type=Path, required=True, help="folder for the files that are written")
     made.add_argument("--experiment", help="which experiment, where --runs holds several")

@@ -104,7 +104,9 @@ def write(results: Path) -> list[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Page in front of several experiments' reports")
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.index", description="Page in front of several experiments' reports"
+    )
     parser.add_argument("--results", type=Path, required=True, help="folder with <experiment>/analysis in it")
     options = parser.parse_args(arguments)
     try:

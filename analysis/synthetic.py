@@ -8,7 +8,7 @@ header and every observation say that it is synthetic.
 
 from __future__ import annotations
 
-import sys
+import argparse
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -349,4 +349,9 @@ def timings(step: int, method: str, rng: np.random.Generator, judge_model: str =
 
 
 if __name__ == "__main__":
-    print(write_experiment(Path(sys.argv[1]), methods=tuple(GAIN), updates=40, every=5, tasks=100))
+    made = argparse.ArgumentParser(
+        prog="python -m analysis.synthetic",
+        description="A made-up grid of runs, each named SYNTHETIC, to try tables, figures and the report on",
+    )
+    made.add_argument("out", type=Path, metavar="DIR", help="folder of the experiment that is written")
+    print(write_experiment(made.parse_args().out, methods=tuple(GAIN), updates=40, every=5, tasks=100))

@@ -216,12 +216,15 @@ def validation_metrics(step: int, rollouts: pa.Table) -> list[Metric]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Synthetic runs of the paper's size")
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.synthetic_scale",
+        description="Synthetic runs of the paper's size, to measure the analysis on",
+    )
     parser.add_argument("out", type=Path, help="folder of the experiment that is written")
-    parser.add_argument("--methods", nargs="+", default=["grpo_64", "rised"])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--groups", type=int, default=GROUPS, help="prompt groups of a step")
+    parser.add_argument("--methods", nargs="+", default=["grpo_64", "rised"], help="default: grpo_64 rised")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="default: 0")
+    parser.add_argument("--steps", type=int, default=1000, help="updates of a run (default: 1000)")
+    parser.add_argument("--groups", type=int, default=GROUPS, help=f"prompt groups of a step (default: {GROUPS})")
     options = parser.parse_args()
     print(write_experiment(options.out, options.methods, options.seeds, options.steps, groups=options.groups))
 

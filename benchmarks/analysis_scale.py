@@ -85,7 +85,9 @@ def prepare(root: Path, steps: int, runs: int) -> dict[str, Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Cost of the analysis at the paper's size")
     parser.add_argument("out", type=Path, help="folder for the runs")
-    parser.add_argument("--sizes", nargs="+", default=["500x1", "1000x1", "1000x3"], help="steps x runs")
+    parser.add_argument(
+        "--sizes", nargs="+", default=["500x1", "1000x1", "1000x3"], help="steps x runs (default: 500x1 1000x1 1000x3)"
+    )
     options = parser.parse_args()
     print("| steps × runs | tags, millions | form | made | wall, s | processor, s | peak, GiB |")
     print("| --- | --- | --- | --- | --- | --- | --- |")

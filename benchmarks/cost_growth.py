@@ -37,7 +37,7 @@ from rised.models.engine import TransformersEngine
 from rised.models.loading import load_policy
 from rised.models.rendering import ChatRendering
 from rised.models.settings import ModelSettings
-from rised.rollouts.episodes import collect
+from rised.rollouts.episodes import CollectionRequest, collect_rollouts
 from rised.rollouts.plans import EpisodePlan
 from rised.rollouts.settings import RolloutSettings
 from tests.scripted_judge_server import free_port
@@ -127,7 +127,7 @@ def one(size: Size, learner: Learner, rendering: ChatRendering) -> dict[str, flo
     engine: Any = TransformersEngine(learner.model, rendering.end_token_id)
     pool: Any = Talker(size)
     with clock() as rollout:
-        played = collect(plans(size), engine, rendering, pool, settings)
+        played = collect_rollouts(engine, CollectionRequest(plans(size), rendering, pool, settings))
     sequences = sequences_of([len(r.token_ids) for r in played], learner.model.config.vocab_size)
     before = peak_mib(begin=True)
     with clock() as update:
@@ -185,7 +185,7 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="policy directory")
-    parser.add_argument("--repetitions", type=int, default=3, help="steps of each size")
+    parser.add_argument("--repetitions", type=int, default=3, help="steps of each size (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="folder of the Parquet file (default: the documentation's)")
     parser.add_argument("--rank-job", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)

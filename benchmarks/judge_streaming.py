@@ -77,11 +77,18 @@ def line(name: str, runs: Sequence[RunReader]) -> tuple[str, float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, required=True, help="experiment file")
-    parser.add_argument("--groups", type=int, default=12, help="prompt groups of an update, eight rollouts each")
-    parser.add_argument("--cohort", type=int, default=8, help="episodes that generate together")
-    parser.add_argument("--updates", type=int, default=1, help="updates of a run")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of either kind")
-    parser.add_argument("--share", type=float, default=0.27, help="intended share of the step of tagging at its end")
+    parser.add_argument(
+        "--groups", type=int, default=12, help="prompt groups of an update, eight rollouts each (default: %(default)s)"
+    )
+    parser.add_argument("--cohort", type=int, default=8, help="episodes that generate together (default: %(default)s)")
+    parser.add_argument("--updates", type=int, default=1, help="updates of a run (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of either kind (default: %(default)s)")
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=0.27,
+        help="intended share of the step of tagging at its end (default: %(default)s)",
+    )
     args = parser.parse_args()
     experiment = load_experiment(args.config)
     small = [

@@ -1,9 +1,10 @@
 """What the episode loop costs beside generation: its rollout tokens per second against those of the engine alone.
 
-Episodes of the experiment are played once and recorded. Then two arms alternate: the loop (`collect`) plays them again
-with the same engine, its environments answering from the record at no cost; and the engine alone gets the same requests
-in the same batches and the same order. Both generate the same tokens, which is checked. A ratio is the loop's tokens
-per second over the engine's; 1 is the floor of the loop's cost. The profile says what the rest is made of.
+Episodes of the experiment are played once and recorded. Then two arms alternate: the loop (`collect_rollouts`) plays
+them again with the same engine, its environments answering from the record at no cost; and the engine alone gets the
+same requests in the same batches and the same order. Both generate the same tokens, which is checked. A ratio is the
+loop's tokens per second over the engine's; 1 is the floor of the loop's cost. The profile says what the rest is made
+of.
 
     python -m benchmarks.loop_against_generation --config configs/experiments/quickstart.yaml
 """
@@ -14,6 +15,7 @@ import argparse
 import cProfile
 import pstats
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from benchmarks.replay import Recording, RecordingEngine, RecordingPool, ReplayP
 from benchmarks.results import Measurement, against, clock, rate, table, write
 from rised.models.engine import TransformersEngine
 from rised.models.protocols import Generated
-from rised.rollouts.episodes import collect
+from rised.rollouts.episodes import CollectionRequest, collect_rollouts
 from rised.rollouts.plans import EpisodePlan
 from stages.loop import TRAIN, training_plans
 from stages.policy import open_policy
@@ -45,8 +47,10 @@ def generate_again(engine: TransformersEngine, recording: Recording) -> list[lis
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, required=True, help="experiment file")
-    parser.add_argument("--groups", type=int, default=12, help="prompt groups of each case, eight rollouts each")
-    parser.add_argument("--repetitions", type=int, default=7, help="plays of either kind")
+    parser.add_argument(
+        "--groups", type=int, default=12, help="prompt groups of each case, eight rollouts each (default: %(default)s)"
+    )
+    parser.add_argument("--repetitions", type=int, default=7, help="plays of either kind (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="folder of the Parquet file (default: the documentation's)")
     parser.add_argument("--profile", action="store_true", help="print what the loop spends its time on")
     args = parser.parse_args(arguments)
@@ -71,20 +75,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with open_pool(config) as pool:
         for case, planned in cases.items():
             recording = Recording()
-            played = collect(
-                planned,
-                RecordingEngine(policy.engine, recording),
-                policy.rendering,
-                RecordingPool(pool, recording),  # type: ignore[arg-type]
-                config.rollout,
-            )
+            recorded: Any = RecordingPool(pool, recording)
+            request = CollectionRequest(planned, policy.rendering, recorded, config.rollout)
+            played = collect_rollouts(RecordingEngine(policy.engine, recording), request)
             tokens = sum(sum(rollout.policy_mask) for rollout in played)
             for repetition in range(args.repetitions):
                 for arm in ("engine", "loop") if repetition % 2 else ("loop", "engine"):
                     with clock() as spent:
                         if arm == "loop":
-                            replay = ReplayPool(recording)
-                            again = collect(planned, policy.engine, policy.rendering, replay, config.rollout)  # type: ignore[arg-type]
+                            replayed: Any = ReplayPool(recording)
+                            again = collect_rollouts(policy.engine, replace(request, pool=replayed))
                         else:
                             replies = generate_again(policy.engine, recording)
                     if arm == "loop" and again != played:
@@ -95,8 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     rows.append(rate(BENCHMARK, case, arm, repetition, tokens, spent.wall_s, "wall"))
             if args.profile:
                 profile = cProfile.Profile()
-                replayed: Any = ReplayPool(recording)
-                profile.runcall(collect, planned, policy.engine, policy.rendering, replayed, config.rollout)
+                replayed = ReplayPool(recording)
+                profile.runcall(collect_rollouts, policy.engine, replace(request, pool=replayed))
                 pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
                 pstats.Stats(profile).sort_stats("tottime").print_stats(25)
     rows = against(rows, "engine")

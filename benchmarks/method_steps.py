@@ -36,7 +36,12 @@ BASE, METHODS = "grpo_64", ("grpo_64", "rised")
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, required=True, help="experiment file")
-    parser.add_argument("--repetitions", type=int, default=6, help="updates of each method, after one that warms up")
+    parser.add_argument(
+        "--repetitions",
+        type=int,
+        default=6,
+        help="updates of each method, after one that warms up (default: %(default)s)",
+    )
     parser.add_argument("--out", type=Path, help="folder of the Parquet file (default: the documentation's)")
     args = parser.parse_args(arguments)
     many = [f"updates={args.repetitions + 2}", "validation.every=1000000", "learner.gradient_share_every=0"]

@@ -69,9 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, help="run directory whose last step's lengths are a case")
     parser.add_argument("--model", required=True, help="policy directory")
-    parser.add_argument("--micro-batch-tokens", type=int, default=4096, help="tokens of a pass")
-    parser.add_argument("--sequences", type=int, default=48, help="sequences of an update in the drawn cases")
-    parser.add_argument("--repetitions", type=int, default=7, help="updates of either kind")
+    parser.add_argument("--micro-batch-tokens", type=int, default=4096, help="tokens of a pass (default: %(default)s)")
+    parser.add_argument(
+        "--sequences", type=int, default=48, help="sequences of an update in the drawn cases (default: %(default)s)"
+    )
+    parser.add_argument("--repetitions", type=int, default=7, help="updates of either kind (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="folder of the Parquet file (default: the documentation's)")
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)

@@ -185,7 +185,9 @@ def rendered(text: str, folder: Path = RESULTS) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("document", type=Path, help="Markdown file with markers")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the Parquet files")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="folder of the Parquet files (default: %(default)s)"
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a table is not the files'")
     args = parser.parse_args(arguments)
     before = args.document.read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ from rised.models.engine import TransformersEngine
 from rised.models.loading import load_policy
 from rised.models.rendering import ChatRendering
 from rised.records.types import Rollout
-from rised.rollouts.episodes import CollectTimings, collect
+from rised.rollouts.episodes import CollectionRequest, collect_rollouts
 from stages.loop import VALIDATION, validation_plans, validation_rollout
 from stages.setup import load_experiment, open_pool, panel, read_tasks
 
@@ -58,7 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, required=True, help="experiment file")
     parser.add_argument("--tasks", type=Path, required=True, help="tasks.parquet of the experiment")
-    parser.add_argument("--episodes", type=int, default=32, help="episodes per environment")
+    parser.add_argument("--episodes", type=int, default=32, help="episodes per environment (default: %(default)s)")
     args = parser.parse_args()
     torch.set_num_threads(1)
     config = load_experiment(args.config)
@@ -69,8 +69,9 @@ def main() -> None:
     with open_pool(config) as pool:
         for name in config.environments:
             plans = validation_plans(config, {name: panel(tasks, name, VALIDATION)[: args.episodes]}, 0, "benchmark")
-            timings = CollectTimings()
-            rollouts = collect(plans, engine, rendering, pool, validation_rollout(config), timings=timings)
+            request = CollectionRequest(plans, rendering, pool, validation_rollout(config))
+            timings = request.timings
+            rollouts = collect_rollouts(engine, request)
             loop = timings.tokens_generated / timings.wall_s
             tokens, seconds = regenerate(model, rollouts, tokenizer.pad_token_id, rendering.end_token_id)
             share = timings.environment_s / timings.wall_s

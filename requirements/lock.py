@@ -7,6 +7,7 @@ Local version labels (torch's +cpu) are left out, so that a lock serves any inde
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
@@ -46,6 +47,7 @@ def closure(requirements: list[str]) -> dict[str, str]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     project = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
     for name, parts in LOCKED.items():

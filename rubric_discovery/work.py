@@ -127,7 +127,9 @@ def main_of(step: Step, description: str | None, arguments: Sequence[str] | None
     parser.add_argument("--config", type=Path, required=True, help="discovery file (configs/discovery/*.yaml)")
     parser.add_argument("--out", type=Path, required=True, help="folder of the discovery")
     parser.add_argument("--runs", type=Path, nargs="*", default=[], help="run directories, beside those of the file")
-    parser.add_argument("--set", action="append", default=[], metavar="a.b.c=value", help="override one key")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="a.b.c=value", help="override one key; may be given again"
+    )
     args = parser.parse_args(arguments)
     try:
         perform(step, Work(load(DiscoverySettings, [args.config], args.set), args.out, tuple(args.runs)))

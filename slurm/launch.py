@@ -44,15 +44,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m slurm.launch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--executor", choices=("slurm", "local", "debug"), default="slurm", help="where jobs run")
-    parser.add_argument("--site", type=Path, default=Path("slurm/site.yaml"), help="site file (YAML)")
+    parser.add_argument(
+        "--executor", choices=("slurm", "local", "debug"), default="slurm", help="where jobs run (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--site", type=Path, default=Path("slurm/site.yaml"), help="site file (YAML) (default: %(default)s)"
+    )
     parser.add_argument("--stage", required=True, help="whose resources of the site file")
     parser.add_argument("--name", required=True, help="name of the job")
     parser.add_argument("--folder", type=Path, required=True, help="folder of the job's files and logs")
     parser.add_argument("--input", nargs="*", default=[], help="files that the command reads")
     parser.add_argument("--output", nargs="*", default=[], help="files that it writes")
     parser.add_argument("--experiment", type=Path, help="experiment file whose `resources` go before the site's")
-    parser.add_argument("--parts", type=int, default=1, help="more than 1: a job array of so many equal parts")
+    parser.add_argument(
+        "--parts", type=int, default=1, help="more than 1: a job array of so many equal parts (default: %(default)s)"
+    )
     parser.add_argument(
         "--needs",
         nargs=3,

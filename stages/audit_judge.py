@@ -14,7 +14,6 @@ Overrides of ``rubrics.judge`` are the audited judge's, all others the run's.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +21,7 @@ import numpy as np
 
 from rised.config import Settings, strict
 from rised.config.resolved import dump
-from rised.experiment import RunConfig, run_directory
+from rised.experiment import RunConfig
 from rised.methods.base import PromptGroup, Selector
 from rised.methods.registry import build, piece_class, piece_settings
 from rised.records.commit import RunDirectory
@@ -37,10 +36,18 @@ from rised.rubrics.judges import make_judge
 from rised.rubrics.profiles import cosine, rubric_profile
 from rised.rubrics.settings import JudgeSettings, LlmJudgeSettings
 from rised.rubrics.vocabulary import Vocabulary, load_vocabulary
-from stages.cli import add_common, run_stage
+from stages.cli import run_stage, stage_parser
 from stages.loop import prompt_groups
 from stages.setup import load_experiment, load_run
-from stages.stored import compared_count, finished_run, load_judge, split_overrides, steps_with
+from stages.stored import (
+    add_stored_run,
+    compared_count,
+    finished_run,
+    load_judge,
+    split_overrides,
+    steps_with,
+    stored_run,
+)
 
 COVERED, EVERYTHING = "covered", "all"
 
@@ -158,20 +165,15 @@ def audit_judge(config: RunConfig, run: Path, name: str, settings: JudgeSettings
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.audit_judge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_common(parser)
-    parser.add_argument("--method", required=True, help="method of the experiment (file of configs/methods)")
-    parser.add_argument("--seed", type=int, required=True, help="run seed")
+    parser = stage_parser("audit_judge", __doc__)
+    add_stored_run(parser)
     parser.add_argument("--judge", required=True, help="judge by the name of its file in configs/judges, or `rules`")
-    parser.add_argument("--run", type=Path, help="run directory (default: in the experiment's results folder)")
     args = parser.parse_args()
     of_judge, of_run = split_overrides(args.set)
     config = load_run(args.config, args.method, args.seed, of_run)
     steps = load_experiment(args.config, of_run).audit.steps
     settings = load_judge(args.judge, of_judge)
-    run = args.run or run_directory(Path("results"), config.experiment, args.method, args.seed)
+    run = stored_run(args, config)
     if args.dry_run:
         print(f"# plan: the judge {args.judge} beside the detectors on {steps} updates of {run}")
         return

@@ -19,13 +19,33 @@ READERS_ERRORS = (ConfigError, RecordError, EnvironmentFault, MethodError, Learn
 """Errors that say themselves what is wrong, where, and what to do: no traceback adds to them."""
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """--config, --set, --dry-run."""
+def bare_parser(stage: str, description: str | None) -> argparse.ArgumentParser:
+    """A parser without options. ``description``: the stage's docstring, printed by ``--help`` as it stands."""
+    return argparse.ArgumentParser(
+        prog=f"python -m stages.{stage}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def stage_parser(stage: str, description: str | None) -> argparse.ArgumentParser:
+    """The same with --config, --set, --dry-run."""
+    parser = bare_parser(stage, description)
     parser.add_argument("--config", type=Path, required=True, help="experiment file (YAML)")
+    add_overrides(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and the plan only")
+    return parser
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """--set."""
     parser.add_argument(
         "--set", action="append", default=[], metavar="a.b.c=value", help="override one key; may be given again"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and the plan only")
+
+
+def add_method_and_seed(parser: argparse.ArgumentParser) -> None:
+    """--method, --seed: which run of the experiment."""
+    parser.add_argument("--method", required=True, help="method of the experiment (file of configs/methods)")
+    parser.add_argument("--seed", type=int, required=True, help="run seed")
 
 
 def run_stage(main: Callable[[], None]) -> None:

@@ -11,13 +11,12 @@ report's browser quote it.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from rised.records.compaction import compact
 from rised.records.errors import RecordError
 from rised.records.layout import COMPACTED, CONFIG, DONE, MANIFESTS
-from stages.cli import run_stage
+from stages.cli import bare_parser, run_stage
 from stages.dataset_card import withheld_texts
 
 
@@ -45,9 +44,7 @@ def compact_experiment(runs: Path, out: Path, last_texts: bool = False) -> tuple
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.compact", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bare_parser("compact", __doc__)
     parser.add_argument("--runs", type=Path, required=True, help="folder of an experiment's runs")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--last-texts", action="store_true", help="keep what the last update's episodes said")

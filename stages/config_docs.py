@@ -9,7 +9,6 @@ method piece) and renews the text between the document's two marker comments. Th
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -25,6 +24,7 @@ from rised.experiment import GRID_KEYS, ExperimentConfig, RunConfig, RunSettings
 from rised.methods.registry import PLACES, known_types, piece_class
 from rised.methods.settings import MethodSettings
 from rised.nano_policy import NanoPolicyConfig
+from stages.cli import bare_parser, run_stage
 
 BEGIN, END = "<!-- settings: begin -->", "<!-- settings: end -->"
 ABOVE_METHOD = "method."
@@ -183,14 +183,16 @@ def renewed(text: str) -> str:
     return f"{head}{BEGIN}\n{generated()}{END}{rest.split(END)[1]}"
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Print the sections, or renew them in the Markdown files that are named."""
-    if not arguments:
+def main() -> None:
+    parser = bare_parser("config_docs", __doc__)
+    help_ = "Markdown file whose part between the markers is renewed (none: print it)"
+    parser.add_argument("documents", type=Path, nargs="*", metavar="FILE", help=help_)
+    documents: list[Path] = parser.parse_args().documents
+    if not documents:
         print(generated(), end="")
-    for name in arguments:
-        document = Path(name)
+    for document in documents:
         document.write_text(renewed(document.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_stage(main)

@@ -10,7 +10,6 @@ with one committed step: the validation rollouts and their pass rates. The train
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from rised.experiment import RunSettings
 from rised.records.commit import RunDirectory
 from rised.records.layout import MANIFESTS
 from rised.records.schemas import to_table
-from stages.cli import add_common, run_stage
+from stages.cli import run_stage, stage_parser
 from stages.loop import VALIDATION, validation_metrics, validation_plans, validation_rollout
 from stages.progress import rates
 from stages.provenance import refuse_other_basis, validation_basis
@@ -91,10 +90,7 @@ def _print_progress(done: int, total: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_common(parser)
+    parser = stage_parser("evaluate", __doc__)
     parser.add_argument("--tasks", type=Path, required=True, help="tasks.parquet of the experiment")
     parser.add_argument("--policy", type=Path, help="Hugging Face directory (default: the experiment's model)")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")

@@ -14,7 +14,6 @@ is committed already is not measured again. As a job array, each part measures s
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -26,7 +25,7 @@ from rised.config import ConfigError
 from rised.config.resolved import dump, keys
 from rised.environments.base import Task
 from rised.environments.pool import EnvironmentPool
-from rised.experiment import RunConfig, run_directory
+from rised.experiment import RunConfig
 from rised.learner.gradients import cosine, count_sketch, flat, layer_count, layer_parameters, term_gradient
 from rised.learner.settings import GradientSettings
 from rised.methods.composition import Method
@@ -38,17 +37,17 @@ from rised.records.layout import CHECKPOINTS, DONE, GRADIENT_SIGNAL, HEADER, ste
 from rised.records.schemas import from_table, to_table
 from rised.records.shards import RunReader
 from rised.records.types import Gradient, Rollout
-from rised.rollouts.episodes import collect
+from rised.rollouts.episodes import CollectionRequest, collect_rollouts
 from rised.rollouts.plans import EpisodePlan
 from rised.rubrics.vocabulary import load_vocabulary
 from rised.rubrics.windows import TagWindow
-from stages.cli import add_common, run_stage
+from stages.cli import run_stage, stage_parser
 from stages.loop import TRAIN, VALIDATION, prompt_groups
 from stages.parts import Part, part_of_array
 from stages.policy import Policy, open_policy
 from stages.provenance import refuse_other_inputs
-from stages.setup import load_experiment, load_run, open_pool, panel, panel_hash, read_tasks
-from stages.train import refuse_other_run
+from stages.setup import load_experiment, load_run, open_pool, panel, panel_hash, read_tasks, refuse_other_run
+from stages.stored import add_stored_run, stored_run
 
 LAYER, PROJECTION = "layer", "projection"
 PART_FOLDER = f".{GRADIENT_SIGNAL}-part-"
@@ -170,7 +169,7 @@ def play(
 ) -> dict[Batch, list[Rollout]]:
     """The rollouts of the plans by split and environment, in the order of the plans."""
     batches: dict[Batch, list[Rollout]] = {}
-    for rollout in collect(plans, policy.engine, policy.rendering, pool, config.rollout):
+    for rollout in collect_rollouts(policy.engine, CollectionRequest(plans, policy.rendering, pool, config.rollout)):
         batches.setdefault((rollout.split, rollout.environment), []).append(rollout)
     return batches
 
@@ -279,20 +278,15 @@ def _measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.gradient", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_common(parser)
-    parser.add_argument("--method", required=True, help="method of the experiment (file of configs/methods)")
-    parser.add_argument("--seed", type=int, required=True, help="run seed")
+    parser = stage_parser("gradient", __doc__)
+    add_stored_run(parser)
     parser.add_argument("--tasks", type=Path, help="tasks.parquet (default: in the experiment's results folder)")
-    parser.add_argument("--run", type=Path, help="run directory (default: likewise)")
     args = parser.parse_args()
     settings = load_experiment(args.config, [o for o in args.set if not o.startswith("method.")]).gradient
     if settings is None:
         raise ConfigError(f"{args.config}: gradient is null; give its settings (gradient: {{}} for the defaults)")
     config = load_run(args.config, args.method, args.seed, args.set)
-    run = args.run or run_directory(Path("results"), config.experiment, args.method, args.seed)
+    run = stored_run(args, config)
     if args.dry_run:
         print(dump(settings))
         print(f"# plan: the gradient signal of {run}, trained on {source_environment(config)}")

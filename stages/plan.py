@@ -10,7 +10,6 @@ nothing. Exit code 1 means that it does not fit.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,8 +22,8 @@ from rised.learner.settings import DeepSpeedLearnerSettings, LearnerSettings
 from rised.models.engine_settings import VllmEngineSettings
 from rised.models.shape import ModelShape, shape_of_folder
 from rised.records.shards import RunReader
-from rised.rollouts.cohorts import COHORTS_AT_ONCE
-from stages.cli import run_stage
+from rised.rollouts.plans import COHORTS_AT_ONCE
+from stages.cli import add_overrides, bare_parser, run_stage
 from stages.loop import quotas
 from stages.setup import load_experiment, load_run
 
@@ -341,11 +340,9 @@ def report(config: RunConfig, experiment: ExperimentConfig, cluster: Cluster, me
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bare_parser("plan", __doc__)
     parser.add_argument("config", type=Path, metavar="CONFIG", help="experiment file (YAML)")
-    parser.add_argument("--set", action="append", default=[], metavar="a.b.c=value", help="override one key")
+    add_overrides(parser)
     parser.add_argument("--method", help="method of the experiment (default: the one with the most episodes)")
     parser.add_argument("--memory-gb", type=float, help="memory of one device (default: placement.device_memory_gb)")
     parser.add_argument("--run", type=Path, help="a run directory whose episodes tell how long they are")

@@ -8,14 +8,13 @@ task. Train and validation panels of an environment share no task content.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from rised.config import ConfigError
 from rised.environments.base import Task
 from rised.environments.discovery import get
 from rised.experiment import ExperimentConfig
-from stages.cli import add_common, run_stage
+from stages.cli import run_stage, stage_parser
 from stages.setup import load_experiment, panel_hash, write_tasks
 
 
@@ -43,10 +42,7 @@ def prepare_tasks(config: ExperimentConfig) -> list[Task]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_common(parser)
+    parser = stage_parser("prepare", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="tasks.parquet to write")
     args = parser.parse_args()
     config = load_experiment(args.config, args.set)

@@ -10,13 +10,12 @@ runs are named and left out. Needs no torch.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from rised.records.dataset import Dataset, write_dataset
 from rised.records.errors import RecordError
 from rised.records.layout import COMPACTED, CONFIG, DONE, IN_A_RUN, MANIFESTS
-from stages.cli import run_stage
+from stages.cli import bare_parser, run_stage
 from stages.dataset_card import dataset_card, local_paths, withheld_texts
 
 
@@ -58,9 +57,7 @@ def publish(root: Path, out: Path, name: str | None = None, texts: bool = False)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.publish", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bare_parser("publish", __doc__)
     parser.add_argument("--runs", type=Path, required=True, help="folder of an experiment's runs")
     parser.add_argument("--out", type=Path, required=True, help="folder to write; replaced where it exists")
     parser.add_argument("--name", help="of the experiment (default: the folder's)")

@@ -9,7 +9,6 @@ Interrupting or terminating it ends the runs at their last committed step; the s
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -24,7 +23,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from stages.cli import run_stage
+from stages.cli import bare_parser, run_stage
 from stages.grid import Grid, read_grid
 from stages.progress import FILE, plain_line, run_table
 
@@ -79,12 +78,17 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.quickstart", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = bare_parser("quickstart", __doc__)
+    parser.add_argument(
+        "--experiment", default="quickstart", help="file of configs/experiments, without .yaml (default: %(default)s)"
     )
-    parser.add_argument("--experiment", default="quickstart", help="file of configs/experiments, without .yaml")
-    parser.add_argument("--results", default="results", help="results root")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="jobs at a time; each uses one core")
+    parser.add_argument("--results", default="results", help="results root (default: %(default)s)")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="jobs at a time; each uses one core (default: %(default)s)",
+    )
     parser.add_argument("targets", nargs="*", help="Snakemake targets (default: the report)")
     args = parser.parse_args()
     console = Console()

@@ -18,14 +18,13 @@ Overrides of ``rubrics.judge`` are the named judge's, all others the run's.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rised.config import ConfigError, Settings, strict
 from rised.config.resolved import dump
-from rised.experiment import RunConfig, run_directory
+from rised.experiment import RunConfig
 from rised.records.commit import RunDirectory
 from rised.records.errors import RecordError
 from rised.records.layout import DONE, HEADER, RETAGS, SECOND_TAGS
@@ -35,10 +34,10 @@ from rised.rubrics.base import Judge
 from rised.rubrics.judges import make_judge
 from rised.rubrics.settings import JudgeSettings, LlmJudgeSettings
 from rised.rubrics.vocabulary import load_vocabulary
-from stages.cli import add_common, run_stage
+from stages.cli import run_stage, stage_parser
 from stages.loop import VALIDATION
 from stages.setup import load_run
-from stages.stored import finished_run, load_judge, split_overrides, steps_with
+from stages.stored import add_stored_run, finished_run, load_judge, split_overrides, steps_with, stored_run
 
 KINDS = {"rollouts": "tags", VALIDATION: "validation_tags"}
 """Kind of rollouts -> kind of their tags."""
@@ -151,18 +150,13 @@ def refuse_other_judge(folder: Path, judge: Judge) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.retag", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_common(parser)
-    parser.add_argument("--method", required=True, help="method of the experiment (file of configs/methods)")
-    parser.add_argument("--seed", type=int, required=True, help="run seed")
+    parser = stage_parser("retag", __doc__)
+    add_stored_run(parser)
     parser.add_argument("--judge", help="another judge by the name of its file in configs/judges, or `rules`")
-    parser.add_argument("--run", type=Path, help="run directory (default: in the experiment's results folder)")
     args = parser.parse_args()
     of_judge, of_run = split_overrides(args.set) if args.judge else ([], args.set)
     config = load_run(args.config, args.method, args.seed, of_run)
-    run = args.run or run_directory(Path("results"), config.experiment, args.method, args.seed)
+    run = stored_run(args, config)
     settings = load_judge(args.judge, of_judge) if args.judge else None
     if args.dry_run:
         print(f"# plan: the tags of {run} " + (f"by {args.judge}" if args.judge else "a second time"))

@@ -14,7 +14,6 @@ What is committed already is kept while selectors and judges stay the same; othe
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -23,7 +22,7 @@ from typing import Any
 
 from rised.config import ConfigError
 from rised.config.resolved import dump
-from rised.experiment import RunConfig, run_directory
+from rised.experiment import RunConfig
 from rised.methods.base import PromptGroup, Selector
 from rised.methods.registry import build
 from rised.methods.settings import SelectorCatalogue, load_selectors
@@ -34,9 +33,9 @@ from rised.records.schemas import to_table
 from rised.records.shards import RunReader
 from rised.records.types import Reselection, Selection
 from rised.rubrics.vocabulary import load_vocabulary
-from stages.cli import add_common, run_stage
+from stages.cli import run_stage, stage_parser
 from stages.setup import load_experiment, load_run
-from stages.stored import StoredCandidates, compared_count, finished_run, steps_with
+from stages.stored import StoredCandidates, add_stored_run, compared_count, finished_run, steps_with, stored_run
 
 OWN = "own"
 """The name under which the run's own tags stand."""
@@ -129,15 +128,10 @@ def forget_others(folder: Path, header: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.select", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_common(parser)
-    parser.add_argument("--method", required=True, help="method of the experiment (file of configs/methods)")
-    parser.add_argument("--seed", type=int, required=True, help="run seed")
+    parser = stage_parser("select", __doc__)
+    add_stored_run(parser)
     parser.add_argument("--selectors", nargs="*", help="names (default: the experiment's `reselect`, else all)")
     parser.add_argument("--judges", nargs="*", help="judges whose tags select, too (default: the experiment's)")
-    parser.add_argument("--run", type=Path, help="run directory (default: in the experiment's results folder)")
     args = parser.parse_args()
     config = load_run(args.config, args.method, args.seed, args.set)
     wanted = load_experiment(args.config, [text for text in args.set if not text.startswith("method.")]).reselect
@@ -146,7 +140,7 @@ def main() -> None:
     if len(set(judges)) < len(judges) or OWN in judges:
         raise ConfigError(f"--judges: name each judge once, and not {OWN!r}, which is always there")
     selectors = load_selectors(names)
-    run = args.run or run_directory(Path("results"), config.experiment, args.method, args.seed)
+    run = stored_run(args, config)
     if args.dry_run:
         print(f"# plan: what {', '.join(selectors)} choose of the candidates of {run}, by {', '.join([OWN, *judges])}")
         return

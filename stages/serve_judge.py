@@ -12,7 +12,6 @@ SIGINT end it with code 0, SIGUSR2 with code 75, after which it may be started a
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
@@ -36,7 +35,7 @@ from rised.records.files import write_bytes
 from rised.rubrics.judge_endpoint import is_url, read_endpoint
 from rised.rubrics.settings import JudgeServerSettings, LlmJudgeSettings, RubricSettings
 from stages.attempts import STOPPED
-from stages.cli import add_common, run_stage
+from stages.cli import run_stage, stage_parser
 from stages.judge_replica import Replica, command, slices
 
 TICK_S = 0.1
@@ -195,10 +194,7 @@ def load_judge(path: Path, overrides: Sequence[str] = ()) -> tuple[LlmJudgeSetti
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.serve_judge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_common(parser)
+    parser = stage_parser("serve_judge", __doc__)
     parser.add_argument("--endpoint", type=Path, help="file to write (default: the judge's `endpoint`)")
     parser.add_argument("--logs", type=Path, help="folder of the servers' logs (default: beside the endpoint file)")
     args = parser.parse_args()

@@ -15,13 +15,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from rised.config import ConfigError
-from rised.config.loader import bind, load
+from rised.config.loader import bind, load, load_text
 from rised.config.overlays import apply_overrides, compose, merge
+from rised.config.resolved import refuse_changed_strict_keys
 from rised.config.source import Mapping, Origin, Scalar, Tree
 from rised.environments.base import Task
 from rised.environments.pool import EnvironmentPool
 from rised.experiment import GRID_KEYS, ExperimentConfig, RunConfig, RunSettings, environment_settings
 from rised.records.errors import RecordError
+from rised.records.layout import CONFIG
 from rised.records.schemas import from_table, to_table
 from rised.records.shards import read_shard, write_shard
 
@@ -138,3 +140,11 @@ def open_pool(config: RunSettings) -> EnvironmentPool:
         timeout_s=config.rollout.environment_timeout_s,
         recycle_after_episodes=config.rollout.recycle_workers_after,
     )
+
+
+def refuse_other_run(config: RunConfig, out: Path) -> None:
+    """ConfigError naming the strict keys in which a run that is already in ``out`` differs, finished or not."""
+    saved = out / CONFIG
+    if saved.is_file():
+        before = load_text(RunConfig, saved.read_text(), str(saved))
+        refuse_changed_strict_keys(before, config, str(saved))

@@ -4,6 +4,7 @@ stored. Nothing is played here, and the episodes' texts are not read.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -15,7 +16,7 @@ from rised.config import ConfigError, Settings, strict
 from rised.config.loader import bind
 from rised.config.overlays import apply_overrides, compose
 from rised.config.source import Mapping
-from rised.experiment import RunConfig
+from rised.experiment import RunConfig, run_directory
 from rised.methods.base import PromptGroup
 from rised.records.errors import RecordError
 from rised.records.layout import DONE
@@ -23,8 +24,9 @@ from rised.records.schemas import from_table
 from rised.records.shards import RunReader
 from rised.records.types import Rollout, StopReason, Tag
 from rised.rubrics.settings import JudgeSettings, RubricSettings
+from stages.cli import add_method_and_seed
 from stages.loop import TRAIN, prompt_groups
-from stages.train import refuse_other_run
+from stages.setup import refuse_other_run
 
 JUDGES = Path("configs/judges")
 RULES = "rules"
@@ -52,6 +54,18 @@ def load_judge(name: str, overrides: Sequence[str] = ()) -> JudgeSettings:
     if name == RULES:
         return RubricSettings().judge
     return bind(JudgeFile, apply_overrides(wanted, overrides)).rubrics.judge
+
+
+def add_stored_run(parser: argparse.ArgumentParser) -> None:
+    """--method, --seed, --run: a run that is there, see :func:`stored_run`."""
+    add_method_and_seed(parser)
+    parser.add_argument("--run", type=Path, help="run directory (default: in the experiment's results folder)")
+
+
+def stored_run(options: argparse.Namespace, config: RunConfig) -> Path:
+    """Where the run is that the options of :func:`add_stored_run` mean."""
+    named: Path | None = options.run
+    return named or run_directory(Path("results"), config.experiment, options.method, options.seed)
 
 
 def split_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str]]:

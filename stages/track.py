@@ -9,7 +9,6 @@ how far each run was told. Training neither knows nor waits for it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from rised.config.source import plain_value
 from rised.records.files import write_bytes
 from rised.records.layout import CONFIG, DONE
 from rised.records.shards import RunReader
-from stages.cli import run_stage
+from stages.cli import bare_parser, run_stage
 from stages.grid import read_grid
 from stages.trackers.base import TrackedRun, Tracker, tracker_class, tracker_names
 
@@ -114,14 +113,14 @@ def track(runs: Path, name: str, folder: Path, follow_s: float | None) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.track", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bare_parser("track", __doc__)
     parser.add_argument("--runs", type=Path, required=True, help="results folder of an experiment")
     parser.add_argument("--to", choices=tracker_names(), required=True, help="the tracker")
     parser.add_argument("--folder", type=Path, help="where it writes (default: trackers/NAME in the results folder)")
     parser.add_argument("--follow", action="store_true", help="go on until every run is done")
-    parser.add_argument("--every", type=float, default=30.0, help="seconds between two looks, with --follow")
+    parser.add_argument(
+        "--every", type=float, default=30.0, help="seconds between two looks, with --follow (default: %(default)s)"
+    )
     args = parser.parse_args()
     folder = args.folder or args.runs / "trackers" / args.to
     track(args.runs, args.to, folder, args.every if args.follow else None)

@@ -11,7 +11,6 @@ after the current step (exit code 75), so that nothing has to be repeated.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -19,15 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rised.config.loader import load_text
 from rised.config.paths import check_results_path
-from rised.config.resolved import dump, refuse_changed_strict_keys
+from rised.config.resolved import dump
 from rised.environments.base import Task
 from rised.experiment import RunConfig, run_directory
 from rised.methods.composition import Method
 from rised.records.commit import RunDirectory, Step
 from rised.records.errors import RecordError
-from rised.records.layout import CONFIG, DONE, HEADER
+from rised.records.layout import DONE, HEADER
 from rised.records.schemas import from_table, to_table
 from rised.records.shards import RunReader
 from rised.records.types import Metric, Rollout, Tag, Timing
@@ -37,7 +35,7 @@ from rised.rubrics.vocabulary import load_vocabulary
 from rised.rubrics.windows import TagWindow
 from stages.agreement import AgreementAlarm
 from stages.attempts import STOPPED, AttemptLog
-from stages.cli import add_common, run_stage
+from stages.cli import add_method_and_seed, run_stage, stage_parser
 from stages.desk import TrainingDesk, bundle_metrics
 from stages.loop import (
     TRAIN,
@@ -54,7 +52,7 @@ from stages.progress import RunProgress
 from stages.provenance import code_hash, refuse_other_basis, refuse_other_inputs, run_header, validation_basis
 from stages.ranks import Ranks
 from stages.saving import LOOP, copy_state
-from stages.setup import load_run, panel, read_tasks
+from stages.setup import load_run, panel, read_tasks, refuse_other_run
 from stages.step_times import step_parts, step_timings
 from stages.tagging import play_and_tag
 from stages.workers import WorkerGroup
@@ -241,14 +239,6 @@ def prepare_run(run: RunDirectory, trainer: Trainer, tasks: Sequence[Task], prom
     run.write_config(dump(config))
 
 
-def refuse_other_run(config: RunConfig, out: Path) -> None:
-    """ConfigError naming the strict keys in which a run that is already in ``out`` differs, finished or not."""
-    saved = out / CONFIG
-    if saved.is_file():
-        before = load_text(RunConfig, saved.read_text(), str(saved))
-        refuse_changed_strict_keys(before, config, str(saved))
-
-
 def train(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path) -> None:
     """Run to the last update, or return at once when that is committed already.
 
@@ -302,12 +292,8 @@ def drive(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_common(parser)
-    parser.add_argument("--method", required=True, help="method of the experiment (file of configs/methods)")
-    parser.add_argument("--seed", type=int, required=True, help="run seed")
+    parser = stage_parser("train", __doc__)
+    add_method_and_seed(parser)
     parser.add_argument("--tasks", type=Path, help="tasks.parquet (default: in the experiment's results folder)")
     parser.add_argument("--warm-start", type=Path, help="folder of the warm start's validation (default: likewise)")
     parser.add_argument("--out", type=Path, help="run directory (default: likewise)")

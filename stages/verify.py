@@ -7,17 +7,14 @@ Ends with exit code 2 and names the first file that is missing, damaged or not l
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from rised.records.dataset import verify_dataset
-from stages.cli import run_stage
+from stages.cli import bare_parser, run_stage
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.verify", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bare_parser("verify", __doc__)
     parser.add_argument("--dataset", type=Path, required=True, help="folder that publish wrote, or a download of it")
     args = parser.parse_args()
     print(f"{args.dataset}: {verify_dataset(args.dataset)} files are as they were published")

@@ -10,7 +10,6 @@ and tags.parquet. Transcripts that are there already are used again if they were
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import time
@@ -38,7 +37,7 @@ from rised.rollouts.demonstrations import record_demonstrations
 from rised.rubrics.blocks import avoid_block, hint_block
 from rised.rubrics.judges import JUDGES
 from rised.rubrics.vocabulary import Polarity, Vocabulary, load_vocabulary
-from stages.cli import add_common, run_stage
+from stages.cli import run_stage, stage_parser
 
 
 def record(config: NanoPolicyConfig, out: Path) -> list[Rollout]:
@@ -195,10 +194,7 @@ def _progress() -> Progress:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.warm_start", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_common(parser)
+    parser = stage_parser("warm_start", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the Hugging Face directory to write")
     args = parser.parse_args()
     config = load(NanoPolicyConfig, [args.config], args.set)

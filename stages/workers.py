@@ -34,7 +34,7 @@ from rised.models.loading import load_policy
 from rised.models.rendering import ChatRendering
 from rised.models.writing import WritingRequest, Written, write
 from rised.records.types import Rollout
-from rised.rollouts.episodes import CollectTimings, OnRollout, Progress, collect
+from rised.rollouts.episodes import CollectionRequest, CollectTimings, OnRollout, Progress, collect_rollouts
 from rised.rollouts.plans import EpisodePlan, share_of
 from rised.rollouts.settings import RolloutSettings
 from rised.rubrics.base import RubricError
@@ -260,15 +260,12 @@ class WorkerGroup:
         on_progress: Progress | None = None,
         on_rollout: OnRollout | None = None,
     ) -> Played:
-        timings = CollectTimings()
         if self._pool is None:
-            return Played([], timings)
+            return Played([], CollectTimings())
         players = self.ranks.layout.players
         share = share_of(plans, settings.cohort_size, players.index(self.ranks.rank), len(players))
-        engine, rendering = self.policy.engine, self.policy.rendering
-        return Played(
-            collect(share, engine, rendering, self._pool, settings, on_progress, timings, on_rollout), timings
-        )
+        request = CollectionRequest(share, self.policy.rendering, self._pool, settings, on_progress, on_rollout)
+        return Played(collect_rollouts(self.policy.engine, request), request.timings)
 
     def _begin_collect(self, plans: Sequence[EpisodePlan], settings: RolloutSettings, judged: bool) -> None:
         way = self._play_judged if judged else self._collect

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from small_experiments import SmallExperiment, make_experiment
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -17,6 +17,12 @@ def repository() -> Path:
     return REPOSITORY
 
 
+@pytest.fixture
+def at_the_root(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths in configurations are relative to the root, wherever the tests were started."""
+    monkeypatch.chdir(repository)
+
+
 @pytest.fixture(scope="session")
 def shared_dir() -> Path:
     """Folder of real data files and cases that are not part of the repository; skips where it is absent."""
@@ -25,40 +31,6 @@ def shared_dir() -> Path:
         if candidate and Path(candidate).is_dir():
             return Path(candidate)
     pytest.skip("real data files not found: set RISED_SHARED to their folder")
-
-
-EXPERIMENT = """
-extends: [{repository}/configs/environments/dbbench.yaml]
-experiment: tiny
-environments:
-  dbbench: {{train_tasks: 12, validation_tasks: 6}}
-methods: [grpo_64, rised]
-seeds: [0, 1]
-method_scale: {{candidate_groups: 3, selected_groups: 2}}
-block_style: compact
-model: {{path: {policy}}}
-rollout:
-  temperature: 1.0
-  max_new_tokens_per_turn: 12
-  max_turns: {{dbbench: 2}}
-  max_episode_tokens: 400
-  environment_workers: 1
-  cohort_size: 4
-rollouts_per_group: 4
-learner: {{learning_rate: 1.0e-3, threads: 1, gradient_share_every: 2}}
-updates: 3
-validation: {{every: 2}}
-"""
-
-
-@dataclass(frozen=True)
-class TinyExperiment:
-    """Paths of the experiment's file, tasks and warm-start validation."""
-
-    folder: Path
-    config: Path
-    tasks: Path
-    warm_start: Path
 
 
 @pytest.fixture(scope="session")
@@ -88,17 +60,16 @@ def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_experiment(tmp_path_factory: pytest.TempPathFactory, tiny_policy: Path, repository: Path) -> TinyExperiment:
-    """The experiment with its tasks prepared and its warm start evaluated."""
-    from stages.evaluate import evaluate
-    from stages.prepare import prepare_tasks
-    from stages.setup import load_experiment, read_tasks, write_tasks
+def tiny_experiment(tmp_path_factory: pytest.TempPathFactory, tiny_policy: Path, repository: Path) -> SmallExperiment:
+    """The experiment with its tasks prepared and its warm start evaluated; its weights hardly ever change."""
+    return make_experiment(tmp_path_factory.mktemp("tiny"), repository, tiny_policy, "tiny")
 
-    folder = tmp_path_factory.mktemp("tiny")
-    config = folder / "tiny.yaml"
-    config.write_text(EXPERIMENT.format(repository=repository, policy=tiny_policy))
-    experiment = load_experiment(config)
-    tasks = folder / "tasks.parquet"
-    write_tasks(tasks, prepare_tasks(experiment))
-    evaluate(experiment, read_tasks(tasks), folder / "warm_start")
-    return TinyExperiment(folder, config, tasks, folder / "warm_start")
+
+@pytest.fixture(scope="session")
+def learning_experiment(
+    tmp_path_factory: pytest.TempPathFactory, tiny_policy: Path, repository: Path
+) -> SmallExperiment:
+    """The same with a gradient: no update of RISED leaves the weights as they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(repository)
+        return make_experiment(tmp_path_factory.mktemp("learning"), repository, tiny_policy, "learning")

@@ -121,9 +121,10 @@ def test_slurm_imports_nothing_of_the_library_beyond_config() -> None:
     assert offenders("slurm", lambda name: room_of(name) in (None, "config")) == []
 
 
-def test_settings_the_dags_planner_and_the_analysis_load_without_torch() -> None:
-    """A configuration is checked, a grid is planned and shards are analysed with nothing heavy loaded."""
-    light = ("settings.py", "grid.py", "experiment.py", "nano_policy.py")
+def test_settings_planners_the_analysis_and_stages_on_stored_runs_load_without_torch() -> None:
+    """A configuration is checked, a grid is planned and shards are read with nothing heavy loaded."""
+    light = ("settings.py", "grid.py", "experiment.py", "nano_policy.py", "plan.py", "prepare.py")
+    light += ("retag.py", "select.py", "audit_judge.py", "compact.py", "publish.py", "verify.py", "track.py")
     files = [path for path in [*sources("rised"), *sources("stages")] if path.name in light]
     files += [REPOSITORY / "rubric_discovery" / "planning.py"]
     files += [path for path in sources("analysis") if path.name != "__main__.py"]

@@ -14,7 +14,12 @@ from analysis.frames import Frames
 def parser(description: str) -> argparse.ArgumentParser:
     """The shared options and the theme."""
     made = command.parser(description)
-    made.add_argument("--theme", choices=["light", "dark"], default="light", help="dark: also write <name>-dark.png")
+    made.add_argument(
+        "--theme",
+        choices=["light", "dark"],
+        default="light",
+        help="dark: also write <name>-dark.png (default: %(default)s)",
+    )
     return made
 
 

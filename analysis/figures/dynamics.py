@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis import scale
-from analysis.figures import style
+from analysis import published, scale
+from analysis.figures import BuiltFigure, style
 from analysis.figures.curves import mean_over_seeds
 from analysis.figures.style import Theme
 from analysis.frames import Frames
@@ -69,6 +70,37 @@ def curves_frame(frames: Frames, methods: Sequence[str]) -> pd.DataFrame:
     rates = frames.pass_rates
     chosen = rates[rates["method"].isin(methods)]
     return chosen.sort_values(["method", "seed", "environment", "step"], ignore_index=True)
+
+
+def curves_figure(
+    frames: Frames,
+    name: str,
+    caption: str,
+    methods: Sequence[str],
+    made_by: str,
+    notes: Sequence[str],
+    environments: Sequence[str] | None = None,
+) -> BuiltFigure:
+    """A figure of RISED whose arms are ``methods``; ``made_by``: the experiments that make them.
+
+    ``environments``: of the panels (default: the experiment's); the overall rate is always the last.
+    """
+    arms = method_arms(frames, methods)
+    panels = [*(environments if environments is not None else frames.environments), "overall"]
+    return BuiltFigure(
+        name,
+        caption,
+        curves_frame(frames, methods),
+        partial(draw, arms, panels, scale.is_synthetic(frames.experiment)),
+        [
+            READING,
+            *notes,
+            f"Runs: {scale.describe(frames.experiment)}.",
+            f"The paper's finding (published): {published.finding(f'rised_{name}')}.",
+            *absences(arms, made_by),
+            *frames.experiment.gaps(),
+        ],
+    )
 
 
 def draw(arms: Sequence[Arm], environments: Sequence[str], synthetic: bool, theme: Theme) -> Figure:

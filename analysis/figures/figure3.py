@@ -9,9 +9,7 @@ The paper's "without distillation" removes steering as well [paper]: here the me
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
-from analysis import published, scale
 from analysis.figures import BuiltFigure, command, dynamics
 from analysis.frames import Frames
 
@@ -21,20 +19,15 @@ MADE_BY = "laptop_ablation (or paper_ablation, at the paper's scale)"
 
 def build(frames: Frames) -> BuiltFigure:
     """The frame is ``frames.pass_rates`` of the three arms."""
-    arms = dynamics.method_arms(frames, METHODS)
-    return BuiltFigure(
+    return dynamics.curves_figure(
+        frames,
         "figure3",
         "Figure 3. Component ablations: validation pass rate of RISED, without selection and without distillation.",
-        dynamics.curves_frame(frames, METHODS),
-        partial(dynamics.draw, arms, [*frames.environments, "overall"], scale.is_synthetic(frames.experiment)),
+        METHODS,
+        MADE_BY,
         [
-            dynamics.READING,
             "Without distillation is without the teacher and without steering [paper]; without selection rolls out "
-            "only the groups that it trains on [ours].",
-            f"Runs: {scale.describe(frames.experiment)}.",
-            f"The paper's finding (published): {published.finding('rised_figure3')}.",
-            *dynamics.absences(arms, MADE_BY),
-            *frames.experiment.gaps(),
+            "only the groups that it trains on [ours]."
         ],
     )
 

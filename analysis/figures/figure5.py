@@ -6,9 +6,7 @@ python -m analysis.figures.figure5 --runs results/paper_appworld --out build/fig
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
-from analysis import published, scale
 from analysis.figures import BuiltFigure, command, dynamics
 from analysis.frames import Frames
 from analysis.names import BASELINE, PROPOSED, environment_name, ordered_environments
@@ -20,21 +18,15 @@ MADE_BY = "paper_appworld"
 
 def build(frames: Frames) -> BuiltFigure:
     """The frame is ``frames.pass_rates`` of both methods."""
-    arms = dynamics.method_arms(frames, METHODS)
     environments = [e for e in ordered_environments({*frames.environments, FOURTH}) if e != "overall"]
-    return BuiltFigure(
+    return dynamics.curves_figure(
+        frames,
         "figure5",
         "Figure 5. Joint training with a fourth environment: validation pass rate of RISED and GRPO-64.",
-        dynamics.curves_frame(frames, METHODS),
-        partial(dynamics.draw, arms, [*environments, "overall"], scale.is_synthetic(frames.experiment)),
-        [
-            dynamics.READING,
-            *_without_fourth(frames),
-            f"Runs: {scale.describe(frames.experiment)}.",
-            f"The paper's finding (published): {published.finding('rised_figure5')}.",
-            *dynamics.absences(arms, MADE_BY),
-            *frames.experiment.gaps(),
-        ],
+        METHODS,
+        MADE_BY,
+        _without_fourth(frames),
+        environments,
     )
 
 

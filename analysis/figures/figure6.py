@@ -6,9 +6,7 @@ python -m analysis.figures.figure6 --runs results/laptop_ablation --out build/fi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
-from analysis import published, scale
 from analysis.figures import BuiltFigure, command, dynamics
 from analysis.frames import Frames
 
@@ -18,21 +16,16 @@ MADE_BY = "laptop_ablation (or paper_ablation, at the paper's scale)"
 
 def build(frames: Frames) -> BuiltFigure:
     """The frame is ``frames.pass_rates`` of the three arms."""
-    arms = dynamics.method_arms(frames, METHODS)
-    return BuiltFigure(
+    return dynamics.curves_figure(
+        frames,
         "figure6",
         "Figure 6. Rubric roles in teacher conditioning: validation pass rate of full RISED, positive rubrics only, "
         "and all rubrics with selection.",
-        dynamics.curves_frame(frames, METHODS),
-        partial(dynamics.draw, arms, [*frames.environments, "overall"], scale.is_synthetic(frames.experiment)),
+        METHODS,
+        MADE_BY,
         [
-            dynamics.READING,
             "Positive only: RISED without steering. All rubrics: positives and violated negatives to the teacher, no "
-            "steering; all three select by profile.",
-            f"Runs: {scale.describe(frames.experiment)}.",
-            f"The paper's finding (published): {published.finding('rised_figure6')}.",
-            *dynamics.absences(arms, MADE_BY),
-            *frames.experiment.gaps(),
+            "steering; all three select by profile."
         ],
     )
 

@@ -23,8 +23,18 @@ def importance_weight(streams: TokenStreams, limit: float) -> Tensor:
     return (streams.current.detach() - streams.sampled).clamp(max=math.log(limit)).exp()
 
 
-def importance_diagnostics(streams: TokenStreams, limit: float) -> dict[str, Tensor]:
-    """``importance_ratio``: exp(S_old − O) before its limit; ``truncated_share``: 1 where the limit cuts it, else 0."""
+def weighted(loss: Tensor, streams: TokenStreams, limit: float | None) -> Tensor:
+    """A loss (N,) with the weight of its tokens; as it is where ``limit`` is None."""
+    return loss if limit is None else loss * importance_weight(streams, limit)
+
+
+def importance_diagnostics(streams: TokenStreams, limit: float | None) -> dict[str, Tensor]:
+    """``importance_ratio``: exp(S_old − O) before its limit; ``truncated_share``: 1 where the limit cuts it, else 0.
+
+    Empty without a limit: nothing is weighed.
+    """
+    if limit is None:
+        return {}
     log_ratio = streams.current.detach() - streams.sampled
     ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     return {"importance_ratio": ratio, "truncated_share": (log_ratio > math.log(limit)).to(ratio.dtype)}

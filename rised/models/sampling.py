@@ -1,4 +1,4 @@
-"""Choosing tokens from logits, and the random numbers of an episode.
+"""Choosing tokens from logits.
 
 Sampling inverts the cumulative distribution at a uniform that belongs to (episode, token position), so neither the
 batch nor the order of rows touches an episode's randomness. Episodes know no top-p and no top-k: the stored
@@ -7,27 +7,11 @@ log-probability is that of the distribution that was sampled from. Texts that ar
 
 from __future__ import annotations
 
-import hashlib
-
-import numpy as np
 import torch
 
+from rised.models.randomness import episode_uniforms, reply_seed
 
-def episode_seed(run_seed: int, split: str, step: int, environment: str, task_id: str, rollout_index: int) -> int:
-    """A 63-bit number that stands for the episode; a function of the arguments only."""
-    identity = "\x1f".join(["rised-episode", str(run_seed), split, str(step), environment, task_id, str(rollout_index)])
-    return int.from_bytes(hashlib.sha256(identity.encode()).digest()[:8], "big") >> 1
-
-
-def episode_uniforms(seed: int, count: int) -> np.ndarray:
-    """The first ``count`` of the episode's uniforms in [0, 1), float64 (counter-based Philox keyed by its seed)."""
-    return np.random.Generator(np.random.Philox(key=seed)).random(count)
-
-
-def reply_seed(seed: int, turn: int) -> int:
-    """A 63-bit seed of the ``turn``-th reply of an episode (or text), for engines that draw themselves."""
-    digest = hashlib.sha256(f"rised-reply\x1f{seed}\x1f{turn}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
+__all__ = ["episode_uniforms", "reply_seed", "sample"]
 
 
 def sample(

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rised.models.protocols import Generated, GenerationRequest, RequestEngine, WritingEngine
+from rised.models.randomness import episode_uniforms, reply_seed
 from rised.models.rendering import ChatRendering
-from rised.models.sampling import episode_uniforms, reply_seed
 
 
 @dataclass(frozen=True, slots=True)

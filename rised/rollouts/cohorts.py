@@ -11,42 +11,28 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from rised.environments.pool import EnvironmentPool
 from rised.models.protocols import SessionEngine
-from rised.models.rendering import ChatRendering
 from rised.records.types import Rollout
+from rised.rollouts.collection import CollectionRequest
 from rised.rollouts.episode import Episode
-from rised.rollouts.plans import EpisodePlan, cohorts
+from rised.rollouts.plans import COHORTS_AT_ONCE, EpisodePlan, cohorts
 from rised.rollouts.rules import EpisodeRules
 from rised.rollouts.settings import RolloutSettings
-from rised.rollouts.timings import CollectTimings, OnRollout, Progress
-
-COHORTS_AT_ONCE = 3
-"""Enough to keep engine and environments busy; bounds the environments that are open."""
 
 
-def collect_in_cohorts(
-    plans: Sequence[EpisodePlan],
-    engine: SessionEngine,
-    rendering: ChatRendering,
-    pool: EnvironmentPool,
-    settings: RolloutSettings,
-    on_progress: Progress | None,
-    timings: CollectTimings,
-    on_rollout: OnRollout | None,
-) -> list[Rollout]:
-    """As :func:`rised.rollouts.episodes.collect`; ``on_rollout`` is called between two batches."""
-    begun, fed, generated = time.perf_counter(), engine.tokens_fed, engine.tokens_generated
-    episodes = [Episode(plan, settings.max_episode_tokens) for plan in plans]
-    waiting = [_Cohort(slots, episodes, engine, rendering, pool, settings) for slots in _in_turn(plans, settings)]
+def collect_in_cohorts(engine: SessionEngine, request: CollectionRequest) -> list[Rollout]:
+    """As :func:`rised.rollouts.episodes.collect_rollouts`; ``on_rollout`` is called between two batches."""
+    timings = request.timings
+    episodes = [Episode(plan, request.settings.max_episode_tokens) for plan in request.plans]
+    waiting = [_Cohort(slots, episodes, engine, request) for slots in _in_turn(request.plans, request.settings)]
     waiting.reverse()
     ended: dict[int, Rollout] = {}
 
     def hand_out(slots: Sequence[int]) -> None:
         for slot in slots:
             ended[slot] = episodes[slot].rollout()
-            if on_rollout is not None:
-                on_rollout(ended[slot])
+            if request.on_rollout is not None:
+                request.on_rollout(ended[slot])
 
     in_environment: dict[Future[float], _Cohort] = {}
     with ThreadPoolExecutor(max_workers=1) as environment_thread:
@@ -70,12 +56,9 @@ def collect_in_cohorts(
                 else:
                     environment_thread.submit(cohort.release)
                 hand_out(cut)
-                if on_progress is not None:
-                    on_progress(sum(not episode.live for episode in episodes), len(episodes))
-    pool.release(range(len(episodes)))
-    timings.wall_s += time.perf_counter() - begun
-    timings.tokens_fed += engine.tokens_fed - fed
-    timings.tokens_generated += engine.tokens_generated - generated
+                if request.on_progress is not None:
+                    request.on_progress(sum(not episode.live for episode in episodes), len(episodes))
+    request.pool.release(range(len(episodes)))
     return [ended[slot] for slot in range(len(episodes))]
 
 
@@ -96,17 +79,15 @@ class _Cohort:
         slots: list[int],
         episodes: Sequence[Episode],
         engine: SessionEngine,
-        rendering: ChatRendering,
-        pool: EnvironmentPool,
-        settings: RolloutSettings,
+        request: CollectionRequest,
     ) -> None:
         self.slots = slots
         self._episodes = {slot: episodes[slot] for slot in slots}
-        self._pool = pool
+        self._pool = request.pool
         self._environment = episodes[slots[0]].plan.task.environment
-        self._rules = EpisodeRules(self._environment, rendering, pool, settings)
+        self._rules = EpisodeRules(self._environment, request)
         self._row_of = {slot: row for row, slot in enumerate(slots)}
-        self._session = engine.session(len(slots), settings.temperature)
+        self._session = engine.session(len(slots), request.settings.temperature)
 
     @property
     def _live(self) -> list[int]:

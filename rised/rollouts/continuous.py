@@ -12,83 +12,36 @@ import os
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 
 from rised.environments.execution import Job
-from rised.environments.pool import EnvironmentPool, EpisodeFault
+from rised.environments.pool import EpisodeFault
 from rised.models.protocols import Answer, GenerationRequest, RequestEngine
-from rised.models.rendering import ChatRendering
-from rised.models.sampling import reply_seed
+from rised.models.randomness import reply_seed
 from rised.records.types import Rollout
+from rised.rollouts.collection import Cancelled, Collection, CollectionRequest, Superfluous
 from rised.rollouts.episode import Episode
-from rised.rollouts.plans import EpisodePlan
 from rised.rollouts.rules import EpisodeRules
-from rised.rollouts.settings import RolloutSettings
-from rised.rollouts.timings import CollectTimings, OnRollout, Progress
-
-Superfluous = Callable[[Rollout], Iterable[str]]
-"""Called with each rollout; answers the ids of rollouts that are not needed any more, those that ended left aside."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    """An episode that was given up because nobody needed it any more: counted, never scored.
-
-    ``turns`` that were complete and ``tokens`` that were sampled by then; both 0 if it had not begun.
-    """
-
-    plan: EpisodePlan
-    turns: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Collection:
-    """What came of the plans, both in their order; together they are all of them."""
-
-    rollouts: list[Rollout]
-    cancelled: list[Cancelled]
 
 
 def collect_continuously(
-    plans: Sequence[EpisodePlan],
-    engine: RequestEngine,
-    rendering: ChatRendering,
-    pool: EnvironmentPool,
-    settings: RolloutSettings,
-    on_progress: Progress | None = None,
-    timings: CollectTimings | None = None,
-    on_rollout: OnRollout | None = None,
-    superfluous: Superfluous | None = None,
+    engine: RequestEngine, request: CollectionRequest, superfluous: Superfluous | None = None
 ) -> Collection:
-    """As :func:`rised.rollouts.episodes.collect`, but that ``superfluous`` may end episodes before their time."""
-    work = _Continuous(plans, engine, rendering, pool, settings, on_progress, timings or CollectTimings(), on_rollout)
-    return work.collect(superfluous)
+    """As :func:`rised.rollouts.episodes.collect_rollouts`; ``superfluous`` may end episodes before their time."""
+    return _Continuous(engine, request, superfluous).collect()
 
 
 class _Continuous:
     """The episodes of one collection; ``slots`` index plans, episodes and the pool's slots."""
 
-    def __init__(
-        self,
-        plans: Sequence[EpisodePlan],
-        engine: RequestEngine,
-        rendering: ChatRendering,
-        pool: EnvironmentPool,
-        settings: RolloutSettings,
-        on_progress: Progress | None,
-        timings: CollectTimings,
-        on_rollout: OnRollout | None,
-    ) -> None:
-        self._engine, self._pool, self._settings = engine, pool, settings
-        self._on_progress, self._on_rollout, self._timings = on_progress, on_rollout, timings
+    def __init__(self, engine: RequestEngine, request: CollectionRequest, superfluous: Superfluous | None) -> None:
+        plans, pool, settings = request.plans, request.pool, request.settings
+        self._engine, self._request, self._superfluous = engine, request, superfluous
         self._episodes = [Episode(plan, settings.max_episode_tokens) for plan in plans]
         self._slot_of = {plan.rollout_id: slot for slot, plan in enumerate(plans)}
         environments = dict.fromkeys(plan.task.environment for plan in plans)
-        self._rules = {name: EpisodeRules(name, rendering, pool, settings) for name in environments}
+        self._rules = {name: EpisodeRules(name, request) for name in environments}
         self._instructions = {name: pool.system_prompt(name) for name in environments}
         self._waiting = deque(range(len(plans)))
         self._in_environment: set[int] = set()
@@ -98,14 +51,12 @@ class _Continuous:
         self._dropped: list[Future[Answer]] = []
         self._replies: queue.SimpleQueue[int] = queue.SimpleQueue()
 
-    def collect(self, superfluous: Superfluous | None) -> Collection:
-        self._superfluous = superfluous
-        begun, fed, generated = time.perf_counter(), self._engine.tokens_fed, self._engine.tokens_generated
+    def collect(self) -> Collection:
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(self._waker, False)
         try:
-            with self._pool.execution() as self._environments:
+            with self._request.pool.execution() as self._environments:
                 self._admit()
                 while self._in_environment or self._in_engine:
                     self._advance()
@@ -118,10 +69,7 @@ class _Continuous:
                 time.sleep(0.001)  # no note may be written into a pipe that is closed
             os.close(self._wake)
             os.close(self._waker)
-        self._pool.release(range(len(self._episodes)))
-        self._timings.wall_s += time.perf_counter() - begun
-        self._timings.tokens_fed += self._engine.tokens_fed - fed
-        self._timings.tokens_generated += self._engine.tokens_generated - generated
+        self._request.pool.release(range(len(self._episodes)))
         return Collection(
             [self._rollouts[slot] for slot in sorted(self._rollouts)],
             [self._cancelled[slot] for slot in sorted(self._cancelled)],
@@ -132,13 +80,13 @@ class _Continuous:
         while self._waiting and len(self._in_environment) + len(self._in_engine) < self._engine.concurrency:
             slot = self._waiting.popleft()
             task = self._episodes[slot].plan.task
-            self._pool.place(slot, task, task.seed)
+            self._request.pool.place(slot, task, task.seed)
             self._in_environment.add(slot)
             self._environments.add([Job(slot, None)])
 
     def _advance(self) -> None:
         """Wait for environments or replies, and let those episodes go on."""
-        timings, started = self._timings, time.perf_counter()
+        timings, started = self._request.timings, time.perf_counter()
         generating, in_environment = bool(self._in_engine), bool(self._in_environment)
         answers = self._environments.wait(self._wake)
         took = time.perf_counter() - started
@@ -153,8 +101,9 @@ class _Continuous:
             if slot in self._in_engine:
                 self._replied(slot, *self._in_engine.pop(slot))
         self._admit()
-        if self._on_progress is not None and len(self._rollouts) > finished:
-            self._on_progress(len(self._rollouts) + len(self._cancelled), len(self._episodes))
+        on_progress = self._request.on_progress
+        if on_progress is not None and len(self._rollouts) > finished:
+            on_progress(len(self._rollouts) + len(self._cancelled), len(self._episodes))
 
     def _environment_answered(self, slot: int, answer: object) -> None:
         episode = self._episodes[slot]
@@ -174,7 +123,7 @@ class _Continuous:
             token_ids=tuple(episode.token_ids),
             max_new_tokens=limit,
             seed=reply_seed(episode.plan.seed, len(episode.turns)),
-            temperature=self._settings.temperature,
+            temperature=self._request.settings.temperature,
             affinity=episode.plan.group_id,
         )
         future = self._engine.submit(request)
@@ -196,8 +145,8 @@ class _Continuous:
         """Hand the rollout out, give its environment back, and drop what is superfluous with it."""
         rollout = self._rollouts[slot] = self._episodes[slot].rollout()
         self._environments.release(slot)
-        if self._on_rollout is not None:
-            self._on_rollout(rollout)
+        if self._request.on_rollout is not None:
+            self._request.on_rollout(rollout)
         for rollout_id in self._superfluous(rollout) if self._superfluous else ():
             self._cancel(self._slot_of[rollout_id])
 

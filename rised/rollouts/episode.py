@@ -10,7 +10,7 @@ import numpy as np
 
 from rised.environments.base import EnvironmentFault, StepResult
 from rised.models.protocols import Generated
-from rised.models.sampling import episode_uniforms
+from rised.models.randomness import episode_uniforms
 from rised.records.types import Rollout, StopReason, Turn
 from rised.rollouts.plans import EpisodePlan
 

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rised.environments.base import Task
-from rised.models.sampling import episode_seed
+from rised.models.randomness import episode_seed
+
+COHORTS_AT_ONCE = 3
+"""Enough to keep engine and environments busy; bounds the environments that are open."""
 
 
 @dataclass(frozen=True, slots=True)

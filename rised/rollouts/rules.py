@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rised.environments.base import StepResult
-from rised.environments.pool import EnvironmentPool, EpisodeFault
+from rised.environments.pool import EpisodeFault
 from rised.models.errors import ModelError
 from rised.models.protocols import Generated
-from rised.models.rendering import ChatRendering
 from rised.records.types import StopReason
+from rised.rollouts.collection import CollectionRequest
 from rised.rollouts.episode import Episode
-from rised.rollouts.settings import RolloutSettings
 
 
 class EpisodeRules:
@@ -22,11 +21,10 @@ class EpisodeRules:
     prefix violations (success None).
     """
 
-    def __init__(
-        self, environment: str, rendering: ChatRendering, pool: EnvironmentPool, settings: RolloutSettings
-    ) -> None:
-        self._rendering = rendering
-        self._max_turns = settings.max_turns.get(environment, pool.max_turns[environment])
+    def __init__(self, environment: str, request: CollectionRequest) -> None:
+        settings = request.settings
+        self._rendering = request.rendering
+        self._max_turns = settings.max_turns.get(environment, request.pool.max_turns[environment])
         self._max_new_tokens = settings.max_new_tokens(environment)
         self._max_episode_tokens = settings.max_episode_tokens
 

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
@@ -49,6 +49,28 @@ def chat_request(
         enforced = {"name": name, "strict": True, "schema": schema}
         body["response_format"] = {"type": "json_schema", "json_schema": enforced}
     return body | settings.extra_body
+
+
+class Asked(Protocol):
+    """Something that a server was asked: how that ended, and why it is no answer."""
+
+    @property
+    def status(self) -> TagStatus: ...
+
+    @property
+    def reason(self) -> str: ...
+
+
+def refuse_outage(asked: Sequence[Asked], settings: ChatSettings, who: str, what: str) -> None:
+    """RubricError when more was left unanswered than the settings accept: a run whose judge is away would select at
+    random for as long as nobody looks. ``who`` and ``what`` name the server and what it was asked about."""
+    failed = [one for one in asked if one.status in (TagStatus.TIMEOUT, TagStatus.SERVER_ERROR)]
+    if failed and len(failed) > settings.max_failed_share * len(asked):
+        raise RubricError(
+            f"the {who}'s server left {len(failed)} of {len(asked)} {what} without an answer (first: "
+            f"{failed[0].reason}). See to the server ({settings.endpoint}) and start the same command again; "
+            "rubrics.judge.max_failed_share says how many are accepted"
+        )
 
 
 class CallFailed(Exception):

@@ -25,7 +25,15 @@ from rised.records.types import JudgeReply, Rollout, Tag, TagStatus
 from rised.rubrics.base import ABSENT, Progress, RubricError, Verdict
 from rised.rubrics.evidence import executed, unjudgeable
 from rised.rubrics.judge_cache import JudgeCache
-from rised.rubrics.judge_client import KEPT_CHARACTERS, CallFailed, ChatClient, Completion, chat_request, read_key
+from rised.rubrics.judge_client import (
+    KEPT_CHARACTERS,
+    CallFailed,
+    ChatClient,
+    Completion,
+    chat_request,
+    read_key,
+    refuse_outage,
+)
 from rised.rubrics.judge_endpoint import FORM, Replicas
 from rised.rubrics.judge_prompt import Messages, load_prompt
 from rised.rubrics.judge_record import JudgeRecord
@@ -37,7 +45,6 @@ from rised.rubrics.vocabulary import Rubric, Vocabulary
 FORMAT = 1
 """Part of the judge's id; raised when the rendering of a transcript or the schema of a reply changes."""
 _REASON_LENGTH = 300
-_UNANSWERED = frozenset({TagStatus.TIMEOUT, TagStatus.SERVER_ERROR})
 _DECODING = (
     *("temperature", "seed", "max_reply_tokens", "response_format", "extra_body"),
     *("transcript_characters", "final_turns", "reasks"),
@@ -127,7 +134,7 @@ class LlmJudge:
         if self.cache is not None:
             self.cache.tidy()
         self.record.replies = [judgement.reply for judgement in judgements if judgement.reply is not None]
-        self._refuse_outage()
+        refuse_outage(self.record.replies, self.settings, "judge", "rollouts")
         return [tag for judgement in judgements for tag in judgement.tags]
 
     @asynccontextmanager
@@ -179,17 +186,6 @@ class LlmJudge:
             marked.append(judgement)
         self.record.counters.cached = sum(judgement.cached for judgement in marked)
         return marked
-
-    def _refuse_outage(self) -> None:
-        """A run whose judge is away would select at random for as long as nobody looks."""
-        replies = self.record.replies
-        failed = [reply for reply in replies if reply.status in _UNANSWERED]
-        if failed and len(failed) > self.settings.max_failed_share * len(replies):
-            raise RubricError(
-                f"the judge's server left {len(failed)} of {len(replies)} rollouts without an answer (first: "
-                f"{failed[0].reason}). See to the server ({self.settings.endpoint}) and start the same command again; "
-                "rubrics.judge.max_failed_share says how many are accepted"
-            )
 
 
 class JudgeSession:

@@ -49,7 +49,7 @@ def read_prompt(
         headings = ", ".join(f"`# {heading}`" for heading in places)
         raise RubricError(f"{path}: {what} has the headings {headings}, once each and in this order")
     for heading, section in sections.items():
-        found, needed = set(_PLACE.findall(section)), required.get(heading, set())
+        found, needed = placed(section), required.get(heading, set())
         if found - places[heading] or needed - found:
             known = ", ".join(f"{{{{{name}}}}}" for name in sorted(places[heading])) or "none"
             raise RubricError(
@@ -57,6 +57,11 @@ def read_prompt(
                 f"only {known} are known"
             )
     return PromptFile(file.stem, hashlib.sha256(data).hexdigest(), sections)
+
+
+def placed(template: str) -> set[str]:
+    """The places that stand in it."""
+    return set(_PLACE.findall(template))
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:

@@ -23,7 +23,15 @@ from rised.records.types import Rollout, TagStatus
 from rised.rubrics.base import RubricError
 from rised.rubrics.evidence import executed, unjudgeable
 from rised.rubrics.judge_cache import JudgeCache
-from rised.rubrics.judge_client import KEPT_CHARACTERS, CallFailed, ChatClient, Completion, chat_request, read_key
+from rised.rubrics.judge_client import (
+    KEPT_CHARACTERS,
+    CallFailed,
+    ChatClient,
+    Completion,
+    chat_request,
+    read_key,
+    refuse_outage,
+)
 from rised.rubrics.judge_endpoint import FORM, Replicas
 from rised.rubrics.judge_llm import JudgeSession, decoding
 from rised.rubrics.judge_record import JudgeCounters
@@ -38,7 +46,6 @@ PLACES = {
     "Again": {"count", "criteria_count", "reason"},
 }
 REQUIRED = {"System": {"criteria"}, "User": {"attempts"}, "Again": {"reason"}}
-_UNANSWERED = frozenset({TagStatus.TIMEOUT, TagStatus.SERVER_ERROR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +157,7 @@ class LlmVerifier:
             self.counters.seconds = time.monotonic() - started
         for one in found:
             self.counters.statuses[one.status] += 1
-        self._refuse_outage(found)
+        refuse_outage(found, self.settings, "verifier", "rubric bundles")
         return found
 
     async def _verify_all(self, questions: Sequence[Question]) -> list[BundleScores]:
@@ -235,15 +242,6 @@ class LlmVerifier:
 
     def _body(self, messages: Messages, rollout_count: int, criterion_count: int) -> dict[str, Any]:
         return chat_request(self.settings, messages, "bundle_scores", reply_schema(rollout_count, criterion_count))
-
-    def _refuse_outage(self, found: Sequence[BundleScores]) -> None:
-        failed = [one for one in found if one.status in _UNANSWERED]
-        if failed and len(failed) > self.settings.max_failed_share * len(found):
-            raise RubricError(
-                f"the verifier's server left {len(failed)} of {len(found)} rubric bundles without an answer (first: "
-                f"{failed[0].reason}). See to the server ({self.settings.endpoint}) and start the same command again; "
-                "rubrics.judge.max_failed_share says how many are accepted"
-            )
 
 
 def _evidence(question: Question) -> Question:

@@ -8,9 +8,9 @@ argument it renews the table in place.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -342,15 +342,21 @@ def with_table(text: str, vocabulary: Vocabulary) -> str:
     return f"{head}{TABLE_BEGIN}\n{markdown_table(vocabulary)}{TABLE_END}{tail}"
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table, or renew it in the Markdown files that are named."""
+    parser = argparse.ArgumentParser(
+        prog="python -m rised.rubrics.vocabulary", description="Print the vocabulary's table, or renew it in documents"
+    )
+    parser.add_argument(
+        "documents", type=Path, nargs="*", metavar="FILE", help="Markdown file with the table's markers"
+    )
+    documents: list[Path] = parser.parse_args(arguments).documents
     vocabulary = load_vocabulary()
-    if not arguments:
+    if not documents:
         print(markdown_table(vocabulary), end="")
-    for name in arguments:
-        document = Path(name)
+    for document in documents:
         document.write_text(with_table(document.read_text(encoding="utf-8"), vocabulary), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

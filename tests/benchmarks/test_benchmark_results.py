@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def test_the_latencies_are_the_papers() -> None:
 
 def test_recorded_episodes_play_again_without_model_and_environment() -> None:
     from rised.environments.pool import EnvironmentPool
-    from rised.rollouts.episodes import collect
+    from rised.rollouts.episodes import CollectionRequest, collect_rollouts
     from stages.loop import TRAIN, training_plans
     from stages.policy import open_policy
     from stages.prepare import prepare_tasks
@@ -85,14 +86,10 @@ def test_recorded_episodes_play_again_without_model_and_environment() -> None:
     recording, waited = Recording(), []
     with open_pool(config) as pool:
         assert isinstance(pool, EnvironmentPool)
-        played = collect(
-            plans,
-            RecordingEngine(policy.engine, recording),
-            policy.rendering,
-            RecordingPool(pool, recording),  # type: ignore[arg-type]
-            config.rollout,
-        )
+        recorded = RecordingPool(pool, recording)
+        request = CollectionRequest(plans, policy.rendering, recorded, config.rollout)  # type: ignore[arg-type]
+        played = collect_rollouts(RecordingEngine(policy.engine, recording), request)
     engine = ReplayEngine(recording, waited.append)
-    again = collect(plans, engine, policy.rendering, ReplayPool(recording), config.rollout)  # type: ignore[arg-type]
+    again = collect_rollouts(engine, replace(request, pool=ReplayPool(recording)))  # type: ignore[arg-type]
     assert again == played
     assert sum(waited) == engine.tokens_generated == sum(sum(r.policy_mask) for r in played)

@@ -12,7 +12,8 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from rised.models.engine import GenerationSession, TransformersEngine
 from rised.models.errors import ModelError
-from rised.models.sampling import episode_seed, episode_uniforms, sample
+from rised.models.randomness import episode_seed, episode_uniforms
+from rised.models.sampling import sample
 
 END = 1
 

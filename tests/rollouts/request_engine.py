@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from rised.models.engine import TransformersEngine
 from rised.models.protocols import Answer, Generated, GenerationRequest
-from rised.models.sampling import episode_uniforms
+from rised.models.randomness import episode_uniforms
 
 
 class ThreadedEngine:

@@ -20,10 +20,10 @@ from tiny_models import qwen2, tokenizer
 from rised.environments.pool import EnvironmentPool
 from rised.models.engine import TransformersEngine
 from rised.models.errors import ModelError
-from rised.models.sampling import reply_seed
+from rised.models.randomness import reply_seed
 from rised.records.types import Rollout, StopReason
 from rised.rollouts.continuous import collect_continuously
-from rised.rollouts.episodes import CollectTimings, collect
+from rised.rollouts.episodes import CollectionRequest, CollectTimings, collect_rollouts
 
 PLANS = [plan(index, rollout) for index in range(3) for rollout in range(4)]
 
@@ -52,9 +52,9 @@ def number_of(index: int) -> int:
 def test_the_rules_are_those_of_the_cohort_loop(pool: EnvironmentPool, words: str, budget: int) -> None:
     limits = LIMITS.model_copy(update={"max_episode_tokens": budget})
     scripted = ScriptedEngine([[reply(words)] * 5] * len(PLANS), NANO.end_token_id)
-    expected = collect(PLANS, scripted, NANO, pool, limits)
+    expected = collect_rollouts(scripted, CollectionRequest(PLANS, NANO, pool, limits))
     alone = ThreadedEngine(None, NANO.end_token_id, [reply(words)])
-    assert collect(PLANS, alone, NANO, pool, limits) == expected
+    assert collect_rollouts(alone, CollectionRequest(PLANS, NANO, pool, limits)) == expected
 
 
 def test_troubles_of_the_environment_end_as_in_the_cohort_loop(diary: Path) -> None:
@@ -63,27 +63,28 @@ def test_troubles_of_the_environment_end_as_in_the_cohort_loop(diary: Path) -> N
     for first, engine in ((60, ScriptedEngine([[reply("hello")] * 5] * 3, NANO.end_token_id)), (70, hello())):
         plans = [plan(first + index, trouble=trouble) for index, trouble in enumerate(troubles)]
         with make_pool(diary, 1) as pool:
-            rollouts = collect(plans, engine, NANO, pool, LIMITS)  # type: ignore[arg-type]
+            rollouts = collect_rollouts(engine, CollectionRequest(plans, NANO, pool, LIMITS))  # type: ignore[arg-type]
         found.append([(r.stop_reason, r.reward, len(r.turns)) for r in rollouts])
     assert found[0] == found[1]
     assert [reason for reason, _, _ in found[1]] == [StopReason.TURN_LIMIT] + [StopReason.ENVIRONMENT_ERROR] * 2
 
 
 def test_what_the_engine_read_and_what_is_stored_must_agree(pool: EnvironmentPool) -> None:
-    (rollout,) = collect([plan()], hello(forget_a_token=True), NANO, pool, LIMITS)
+    (rollout,) = collect_rollouts(hello(forget_a_token=True), CollectionRequest([plan()], NANO, pool, LIMITS))
     assert (rollout.stop_reason, rollout.reward, rollout.success) == (StopReason.PREFIX_VIOLATION, None, None)
 
 
 def test_a_reply_of_another_version_than_the_plans_ends_the_collection(pool: EnvironmentPool) -> None:
-    assert collect([plan()], hello(version=2), NANO, pool, LIMITS)[0].weight_version == 2
+    assert collect_rollouts(hello(version=2), CollectionRequest([plan()], NANO, pool, LIMITS))[0].weight_version == 2
     with pytest.raises(ModelError, match="train-000003-g0-0: .* version 3 of the weights instead of 2"):
-        collect([plan()], hello(version=3), NANO, pool, LIMITS)
-    assert collect([plan()], hello(), NANO, pool, LIMITS)[0].stop_reason is StopReason.TURN_LIMIT, "the pool is sound"
+        collect_rollouts(hello(version=3), CollectionRequest([plan()], NANO, pool, LIMITS))
+    (rollout,) = collect_rollouts(hello(), CollectionRequest([plan()], NANO, pool, LIMITS))
+    assert rollout.stop_reason is StopReason.TURN_LIMIT, "the pool is sound"
 
 
 def test_each_request_holds_the_whole_episode_and_a_seed_of_episode_and_turn(pool: EnvironmentPool) -> None:
     engine = hello()
-    (rollout,) = collect([plan(1, 3)], engine, NANO, pool, LIMITS)
+    (rollout,) = collect_rollouts(engine, CollectionRequest([plan(1, 3)], NANO, pool, LIMITS))
     assert len(engine.requests) == len(rollout.turns) == 5
     for turn, request in enumerate(engine.requests):
         assert list(request.token_ids) == list(rollout.token_ids[: rollout.turns[turn].action_start])
@@ -94,7 +95,7 @@ def test_each_request_holds_the_whole_episode_and_a_seed_of_episode_and_turn(poo
 
 def test_no_more_episodes_are_open_than_the_engine_takes(pool: EnvironmentPool) -> None:
     engine = hello(concurrency=3)
-    rollouts = collect(PLANS, engine, NANO, pool, LIMITS)
+    rollouts = collect_rollouts(engine, CollectionRequest(PLANS, NANO, pool, LIMITS))
     assert engine.most_at_once <= 3 and [r.rollout_id for r in rollouts] == [p.rollout_id for p in PLANS]
 
 
@@ -115,13 +116,13 @@ def test_an_episode_goes_on_while_another_waits_for_its_reply(pool: EnvironmentP
         ended.append(rollout.group_id)
         engine.first_over.set()  # type: ignore[attr-defined]
 
-    rollouts = collect([plan(0), plan(1)], engine, NANO, pool, LIMITS, on_rollout=note)
+    rollouts = collect_rollouts(engine, CollectionRequest([plan(0), plan(1)], NANO, pool, LIMITS, on_rollout=note))
     assert ended == ["g1", "g0"] and [r.group_id for r in rollouts] == ["g0", "g1"]
 
 
 def test_rollouts_with_a_real_model_repeat_in_any_order_of_arrival(pool: EnvironmentPool, diary: Path) -> None:
     model = TransformersEngine(qwen2(vocabulary=len(tokenizer("nano"))), NANO.end_token_id)
-    first = collect(PLANS, ThreadedEngine(model, NANO.end_token_id), NANO, pool, LIMITS)
+    first = collect_rollouts(ThreadedEngine(model, NANO.end_token_id), CollectionRequest(PLANS, NANO, pool, LIMITS))
     for rollout in first:
         check_invariants(rollout, NANO)
     assert len({rollout.token_ids for rollout in first}) == len(first)
@@ -134,15 +135,16 @@ def test_rollouts_with_a_real_model_repeat_in_any_order_of_arrival(pool: Environ
 
     with make_pool(diary, 3) as other:
         slow = ThreadedEngine(model, NANO.end_token_id, concurrency=5, delays=(0.0, 0.05))
-        assert collect(PLANS, slow, NANO, other, LIMITS, on_progress=kill_once) == first
+        assert collect_rollouts(slow, CollectionRequest(PLANS, NANO, other, LIMITS, on_progress=kill_once)) == first
         assert killed and other.restarts <= 1
 
 
 def test_progress_and_timings_count_what_was_done(pool: EnvironmentPool) -> None:
     timings, seen = CollectTimings(), []
     engine = hello()
-    rollouts = collect(
-        PLANS, engine, NANO, pool, LIMITS, on_progress=lambda *counts: seen.append(counts), timings=timings
+    rollouts = collect_rollouts(
+        engine,
+        CollectionRequest(PLANS, NANO, pool, LIMITS, on_progress=lambda *counts: seen.append(counts), timings=timings),
     )
     assert seen[-1] == (12, 12) and [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert timings.tokens_generated == sum(len(r.logprobs) for r in rollouts) and timings.tokens_fed > 0
@@ -156,8 +158,8 @@ def test_what_the_receiver_of_rollouts_raises_ends_the_collection_and_the_pool_s
         raise KeyError(rollout.rollout_id)
 
     with pytest.raises(KeyError, match="train-000003-g"):
-        collect(PLANS, hello(), NANO, pool, LIMITS, on_rollout=refuse)
-    assert len(collect(PLANS, hello(), NANO, pool, LIMITS)) == 12
+        collect_rollouts(hello(), CollectionRequest(PLANS, NANO, pool, LIMITS, on_rollout=refuse))
+    assert len(collect_rollouts(hello(), CollectionRequest(PLANS, NANO, pool, LIMITS))) == 12
 
 
 # ---- enough
@@ -175,14 +177,16 @@ def test_what_is_superfluous_is_cancelled_counted_and_never_a_rollout(pool: Envi
         return [p.rollout_id for p in PLANS if p.group_id == rollout.group_id]
 
     timings = CollectTimings()
-    found = collect_continuously(PLANS, engine, NANO, pool, LIMITS, timings=timings, superfluous=superfluous)
+    found = collect_continuously(
+        engine, CollectionRequest(PLANS, NANO, pool, LIMITS, timings=timings), superfluous=superfluous
+    )
     assert {group: len(ids) for group, ids in ended.items()} == {"g0": 2, "g1": 2, "g2": 2}
     rollouts = [r.rollout_id for r in found.rollouts]
     cancelled = [c.plan.rollout_id for c in found.cancelled]
     assert len(rollouts) == len(cancelled) == 6
     assert sorted(rollouts + cancelled) == sorted(p.rollout_id for p in PLANS)
     assert all(c.tokens >= c.turns * len(reply("hello")) and c.turns < 5 for c in found.cancelled)
-    again = collect(PLANS, hello(), NANO, pool, LIMITS)
+    again = collect_rollouts(hello(), CollectionRequest(PLANS, NANO, pool, LIMITS))
     assert {r.rollout_id: r for r in again} | {r.rollout_id: r for r in found.rollouts} == {
         r.rollout_id: r for r in again
     }, "the pool holds nothing of what was cancelled, and the others are as they would have been"
@@ -200,11 +204,8 @@ def test_a_cancelled_reply_is_not_waited_for(pool: EnvironmentPool) -> None:
     engine._answer = slow  # type: ignore[method-assign]
     started = time.monotonic()
     found = collect_continuously(
-        [plan(0, i) for i in range(4)] + [plan(1)],
         engine,
-        NANO,
-        pool,
-        LIMITS,
+        CollectionRequest([plan(0, i) for i in range(4)] + [plan(1)], NANO, pool, LIMITS),
         superfluous=lambda rollout: [plan(0, i).rollout_id for i in range(4)],
     )
     assert [r.group_id for r in found.rollouts] == ["g1"] and len(found.cancelled) == 4

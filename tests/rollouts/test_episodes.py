@@ -24,7 +24,7 @@ from rised.models.engine import TransformersEngine
 from rised.models.rendering import ChatRendering
 from rised.models.scoring import sequence_logprobs
 from rised.records.types import Rollout, StopReason
-from rised.rollouts.episodes import CollectTimings, collect
+from rised.rollouts.episodes import CollectionRequest, CollectTimings, collect_rollouts
 from rised.rollouts.plans import EpisodePlan
 from rised.rollouts.settings import RolloutSettings
 
@@ -67,7 +67,7 @@ def script(
 ) -> Rollout:
     """One episode whose replies are given as token ids."""
     engine = ScriptedEngine([replies], rendering.end_token_id)
-    return collect([plan()], engine, rendering, pool, LIMITS.model_copy(update=limits))[0]
+    return collect_rollouts(engine, CollectionRequest([plan()], rendering, pool, LIMITS.model_copy(update=limits)))[0]
 
 
 def reply(text: str, rendering: ChatRendering = NANO) -> list[int]:
@@ -171,7 +171,7 @@ def test_the_token_budget_is_never_exceeded_and_leaves_no_reward(pool: Environme
 
 def test_what_the_engine_saw_and_what_is_stored_must_agree(pool: EnvironmentPool) -> None:
     engine = ScriptedEngine([[reply("hello")] * 5, [reply("hello")] * 5], NANO.end_token_id, corrupt_turn=1)
-    for rollout in collect([plan(0), plan(1)], engine, NANO, pool, LIMITS):
+    for rollout in collect_rollouts(engine, CollectionRequest([plan(0), plan(1)], NANO, pool, LIMITS)):
         assert rollout.stop_reason is StopReason.PREFIX_VIOLATION
         assert (rollout.reward, rollout.reward_valid, rollout.success) == (None, False, None)
         assert len(rollout.turns) == 2
@@ -182,7 +182,7 @@ def test_an_episode_whose_environment_keeps_failing_is_kept_without_a_reward(dia
     plans = [plan(40 + index, trouble=trouble) for index, trouble in enumerate(troubles)]
     with make_pool(diary, 1) as pool:
         engine = ScriptedEngine([[reply("hello")] * 5] * 3, NANO.end_token_id)
-        rollouts = collect(plans, engine, NANO, pool, LIMITS)
+        rollouts = collect_rollouts(engine, CollectionRequest(plans, NANO, pool, LIMITS))
     assert [r.stop_reason for r in rollouts] == [StopReason.TURN_LIMIT] + [StopReason.ENVIRONMENT_ERROR] * 2
     assert [r.reward for r in rollouts] == [0.0, None, None]
     assert [len(r.turns) for r in rollouts] == [5, 2, 0]
@@ -193,9 +193,11 @@ def test_a_rollout_is_handed_out_once_its_episode_ends_while_others_are_still_pl
     right = reply(f"it is {random.Random(f'number-1/{task(1).seed}').randrange(100)}")
     engine = ScriptedEngine([[reply("hello")] * 5, [right]], NANO.end_token_id)
     seen: list[tuple[Rollout, int]] = []
-    rollouts = collect(
-        [plan(0), plan(1)], engine, NANO, pool, LIMITS, on_rollout=lambda r: seen.append((r, engine.tokens_generated))
+    plans = [plan(0), plan(1)]
+    request = CollectionRequest(
+        plans, NANO, pool, LIMITS, on_rollout=lambda r: seen.append((r, engine.tokens_generated))
     )
+    rollouts = collect_rollouts(engine, request)
     assert [rollout for rollout, _ in seen] == [rollouts[1], rollouts[0]]
     assert seen[0][1] == len(reply("hello")) + len(right), "after the first turn of five"
 
@@ -206,7 +208,7 @@ def test_what_the_receiver_of_rollouts_raises_ends_the_collection(pool: Environm
 
     engine = ScriptedEngine([[reply("hello")] * 5] * 2, NANO.end_token_id)
     with pytest.raises(KeyError, match="train-000003-g0-0"):
-        collect([plan(0), plan(1)], engine, NANO, pool, LIMITS, on_rollout=refuse)
+        collect_rollouts(engine, CollectionRequest([plan(0), plan(1)], NANO, pool, LIMITS, on_rollout=refuse))
 
 
 # ---- with a real model
@@ -222,7 +224,7 @@ PLANS = [plan(index, rollout) for index in range(3) for rollout in range(4)]
 
 @pytest.fixture(scope="module")
 def reference(engine: TransformersEngine, pool: EnvironmentPool) -> list[Rollout]:
-    return collect(PLANS, engine, NANO, pool, LIMITS)
+    return collect_rollouts(engine, CollectionRequest(PLANS, NANO, pool, LIMITS))
 
 
 def test_one_rollout_per_plan_in_order_with_all_invariants(reference: list[Rollout]) -> None:
@@ -235,14 +237,14 @@ def test_one_rollout_per_plan_in_order_with_all_invariants(reference: list[Rollo
 def test_the_same_seed_gives_identical_rollouts(
     reference: list[Rollout], engine: TransformersEngine, pool: EnvironmentPool
 ) -> None:
-    assert collect(PLANS, engine, NANO, pool, LIMITS) == reference
+    assert collect_rollouts(engine, CollectionRequest(PLANS, NANO, pool, LIMITS)) == reference
 
 
 def test_another_number_of_workers_gives_identical_rollouts(
     reference: list[Rollout], engine: TransformersEngine, diary: Path
 ) -> None:
     with make_pool(diary, 3) as pool:
-        assert collect(PLANS, engine, NANO, pool, LIMITS) == reference
+        assert collect_rollouts(engine, CollectionRequest(PLANS, NANO, pool, LIMITS)) == reference
 
 
 def test_a_worker_killed_while_collecting_changes_nothing(
@@ -255,7 +257,7 @@ def test_a_worker_killed_while_collecting_changes_nothing(
             killed.append(pool.worker_pids[0])
             os.kill(killed[0], signal.SIGKILL)
 
-    assert collect(PLANS, engine, NANO, pool, LIMITS, on_progress=kill_once) == reference
+    assert collect_rollouts(engine, CollectionRequest(PLANS, NANO, pool, LIMITS, on_progress=kill_once)) == reference
     assert pool.restarts == restarts + 1
 
 
@@ -263,7 +265,7 @@ def test_the_order_of_plans_does_not_change_an_episode(
     reference: list[Rollout], engine: TransformersEngine, pool: EnvironmentPool
 ) -> None:
     order = list(np.random.default_rng(0).permutation(len(PLANS)))
-    shuffled = collect([PLANS[i] for i in order], engine, NANO, pool, LIMITS)
+    shuffled = collect_rollouts(engine, CollectionRequest([PLANS[i] for i in order], NANO, pool, LIMITS))
     for place, index in enumerate(order):
         assert shuffled[place].token_ids == reference[index].token_ids
         assert shuffled[place].logprobs == pytest.approx(reference[index].logprobs, abs=1e-4)
@@ -272,7 +274,7 @@ def test_the_order_of_plans_does_not_change_an_episode(
 def test_cohorts_of_another_size_sample_the_same(
     reference: list[Rollout], engine: TransformersEngine, pool: EnvironmentPool
 ) -> None:
-    small = collect(PLANS, engine, NANO, pool, LIMITS.model_copy(update={"cohort_size": 5}))
+    small = collect_rollouts(engine, CollectionRequest(PLANS, NANO, pool, LIMITS.model_copy(update={"cohort_size": 5})))
     assert [r.token_ids for r in small] == [r.token_ids for r in reference]
 
 
@@ -280,7 +282,8 @@ def test_another_run_seed_or_step_gives_other_rollouts(
     reference: list[Rollout], engine: TransformersEngine, pool: EnvironmentPool
 ) -> None:
     for change in ({"run_seed": 12}, {"step": 4}, {"split": "validation"}):
-        other = collect([replace(each, **change) for each in PLANS], engine, NANO, pool, LIMITS)
+        plans = [replace(each, **change) for each in PLANS]
+        other = collect_rollouts(engine, CollectionRequest(plans, NANO, pool, LIMITS))
         assert sum(a.token_ids == b.token_ids for a, b in zip(other, reference, strict=True)) <= 1
 
 
@@ -294,9 +297,8 @@ def test_steering_text_is_seen_by_the_policy_and_stored_with_its_hash(
     engine: TransformersEngine, pool: EnvironmentPool
 ) -> None:
     text = "Avoid: repeating a guess."
-    steered, plain = collect(
-        [plan(0, steering_text=text, steering_rubrics=("repeats_action",)), plan(1)], engine, NANO, pool, LIMITS
-    )
+    plans = [plan(0, steering_text=text, steering_rubrics=("repeats_action",)), plan(1)]
+    steered, plain = collect_rollouts(engine, CollectionRequest(plans, NANO, pool, LIMITS))
     assert steered.system_prompt == pool.system_prompt("countdown") + "\n" + text
     prompt = tokenizer("nano").decode(list(steered.token_ids[: steered.turns[0].action_start]))
     assert text in prompt
@@ -308,7 +310,10 @@ def test_steering_text_is_seen_by_the_policy_and_stored_with_its_hash(
 def test_timings_count_tokens(engine: TransformersEngine, pool: EnvironmentPool, reference: list[Rollout]) -> None:
     timings = CollectTimings()
     seen: list[tuple[int, int]] = []
-    collect(PLANS, engine, NANO, pool, LIMITS, on_progress=lambda *counts: seen.append(counts), timings=timings)
+    collect_rollouts(
+        engine,
+        CollectionRequest(PLANS, NANO, pool, LIMITS, on_progress=lambda *counts: seen.append(counts), timings=timings),
+    )
     assert timings.tokens_generated == sum(len(r.logprobs) for r in reference)
     assert 0 < timings.generation_s < timings.wall_s and timings.environment_s > 0
     assert seen[-1] == (len(PLANS), len(PLANS))

@@ -14,7 +14,7 @@ from scripted_engine import ScriptedEngine
 from test_episodes import LIMITS, NANO, make_pool, plan, reply
 
 from rised.environments.pool import EnvironmentPool
-from rised.rollouts.episodes import CollectTimings, collect
+from rised.rollouts.episodes import CollectionRequest, CollectTimings, collect_rollouts
 from rised.rollouts.oversampling import is_spare
 
 GROUPS, SIZE, SPARE = 5, 4, 2
@@ -39,14 +39,16 @@ def threaded(**options: object) -> ThreadedEngine:
 def test_the_first_whole_groups_come_back_and_all_others_are_counted(pool: EnvironmentPool, concurrency: int) -> None:
     timings, heard = CollectTimings(), []
     engine = threaded(concurrency=concurrency)
-    rollouts = collect(PLANS, engine, NANO, pool, LIMITS, timings=timings, on_rollout=heard.append)  # type: ignore[arg-type]
+    request = CollectionRequest(PLANS, NANO, pool, LIMITS, on_rollout=heard.append, timings=timings)
+    rollouts = collect_rollouts(engine, request)  # type: ignore[arg-type]
     assert set(Counter(r.group_id for r in rollouts).values()) == {SIZE}
     assert len(rollouts) == (GROUPS - SPARE) * SIZE
     assert timings.cancelled == SPARE * SIZE
     kept = {r.rollout_id for r in rollouts}
     order = [p.rollout_id for p in PLANS if p.rollout_id in kept]
     assert [r.rollout_id for r in rollouts] == order, "in the order of the plans"
-    whole = collect([replace(p, spare=False) for p in PLANS], threaded(), NANO, pool, LIMITS)
+    plans = [replace(p, spare=False) for p in PLANS]
+    whole = collect_rollouts(threaded(), CollectionRequest(plans, NANO, pool, LIMITS))
     everything = {r.rollout_id: r for r in whole}
     assert all(everything[r.rollout_id] == r for r in rollouts), "each as it would have been"
     tokens = engine.tokens_generated - sum(sum(r.policy_mask) for r in rollouts)
@@ -54,21 +56,20 @@ def test_the_first_whole_groups_come_back_and_all_others_are_counted(pool: Envir
 
 
 def test_nothing_is_given_up_where_nothing_is_spare(pool: EnvironmentPool) -> None:
-    timings = CollectTimings()
-    plans = [replace(p, spare=False) for p in PLANS]
-    assert len(collect(plans, threaded(), NANO, pool, LIMITS, timings=timings)) == len(PLANS)
-    assert timings.cancelled == 0
+    request = CollectionRequest([replace(p, spare=False) for p in PLANS], NANO, pool, LIMITS)
+    assert len(collect_rollouts(threaded(), request)) == len(PLANS)
+    assert request.timings.cancelled == 0
 
 
 def test_a_process_that_has_spare_groups_alone_keeps_none(pool: EnvironmentPool) -> None:
     spare = [p for p in PLANS if p.spare]
-    assert collect(spare, threaded(), NANO, pool, LIMITS) == []
+    assert collect_rollouts(threaded(), CollectionRequest(spare, NANO, pool, LIMITS)) == []
 
 
 def test_an_engine_that_plays_in_step_refuses_spare_groups(pool: EnvironmentPool) -> None:
     engine = ScriptedEngine([[reply("hello")] * 5] * len(PLANS), NANO.end_token_id)
     with pytest.raises(ValueError, match="set rollout.oversample to 0"):
-        collect(PLANS, engine, NANO, pool, LIMITS)
+        collect_rollouts(engine, CollectionRequest(PLANS, NANO, pool, LIMITS))
 
 
 @given(st.integers(1, 60), st.integers(0, 60))

@@ -142,7 +142,7 @@ def test_tables_and_prompts_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DiscoveryError, match="cannot be read"):
         read_rows(tmp_path / "pairs.parquet", Pair)
     (tmp_path / "prompt.md").write_text("# System\nhello\n# User\n{{text}}\n# Again\nno\n")
-    with pytest.raises(DiscoveryError, match="Again holds"):
+    with pytest.raises(DiscoveryError, match=r"under `# Again` stand the places \[\]; \['reason'\] must be there"):
         load_prompt(str(tmp_path / "prompt.md"), frozenset({"text"}))
     with pytest.raises(DiscoveryError, match="cannot be read"):
         load_prompt(str(tmp_path / "none.md"), frozenset())

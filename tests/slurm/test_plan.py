@@ -14,13 +14,10 @@ from slurm.plan import Plan
 from stages.grid import read_grid
 from stages.judge_need import judge_need
 
+pytestmark = pytest.mark.usefixtures("at_the_root")
+
 METHODS = ("grpo_64", "grpo_128", "global_variance", "round_robin_variance", "all_rubric_sd", "rised")
 DECIDE_BY_TAGS = {"all_rubric_sd", "rised"}
-
-
-@pytest.fixture(autouse=True)
-def _at_the_root(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(repository)
 
 
 def dry_run(repository: Path, results: Path, experiment: str) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from lagged_experiment import LaggedExperiment, make_experiment
+from lagged_experiment import make_experiment
+from small_experiments import SmallExperiment
 from test_ranks import EPISODE, Job, await_file, columns
 from test_resume import in_child
 from transformers import AutoModelForCausalLM
@@ -35,24 +36,21 @@ from stages.evaluate import evaluate
 from stages.setup import load_experiment, read_tasks
 from stages.workers import WorkerGroup
 
+pytestmark = pytest.mark.usefixtures("at_the_root")
+
 LIST = "\n".join(f"{n}. Check the {word} first." for n, word in enumerate("table column value order limit".split(), 1))
 
 
 @pytest.fixture(scope="module")
-def experiment(repository: Path, tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> LaggedExperiment:
+def experiment(repository: Path, tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallExperiment:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(repository)
         return make_experiment(tmp_path_factory.mktemp("lagged"), repository, tiny_policy)
 
 
-@pytest.fixture(autouse=True)
-def _at_the_root(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(repository)
-
-
 @pytest.fixture(scope="module")
 def undisturbed(
-    experiment: LaggedExperiment, repository: Path, tmp_path_factory: pytest.TempPathFactory
+    experiment: SmallExperiment, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, list[str]]:
     """A run and the names of all places that it offers to die at."""
     folder = tmp_path_factory.mktemp("undisturbed")
@@ -83,7 +81,7 @@ def test_a_step_is_played_by_the_weights_of_two_updates_before_it(undisturbed: t
 
 
 def test_the_versions_that_play_are_those_that_were_exported(
-    experiment: LaggedExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
+    experiment: SmallExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
     """Step 4 is played by version 2, its validation by version 4, as the exports of those steps play them."""
     run, tasks = undisturbed[0], read_tasks(experiment.tasks)
@@ -105,7 +103,7 @@ def test_the_versions_that_play_are_those_that_were_exported(
 
 
 def test_the_same_seed_twice_gives_the_same_bytes_whoever_is_faster(
-    experiment: LaggedExperiment,
+    experiment: SmallExperiment,
     undisturbed: tuple[Path, list[str]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -133,7 +131,7 @@ def test_the_same_seed_twice_gives_the_same_bytes_whoever_is_faster(
 
 
 def test_more_environment_workers_change_nothing(
-    experiment: LaggedExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
+    experiment: SmallExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
     experiment.train(tmp_path, "rised", "rollout.environment_workers=2", "pipeline.defer_saving=false")
     other, expected = reproducible_digest(tmp_path), reproducible_digest(undisturbed[0])
@@ -141,7 +139,7 @@ def test_more_environment_workers_change_nothing(
 
 
 def test_a_kill_at_many_places_changes_nothing(
-    experiment: LaggedExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
+    experiment: SmallExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
     """Anywhere, and where the background thread writes a state, links the weights that play, or exports."""
     run, points = undisturbed
@@ -163,7 +161,7 @@ def test_a_kill_at_many_places_changes_nothing(
 
 
 def test_kills_at_random_moments_of_one_run_change_nothing(
-    experiment: LaggedExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
+    experiment: SmallExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
     moments = random.Random(3)
     for _ in range(4):
@@ -173,7 +171,7 @@ def test_kills_at_random_moments_of_one_run_change_nothing(
 
 
 def test_a_finished_run_that_gets_more_updates_goes_on_as_if_it_had_never_ended(
-    experiment: LaggedExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
+    experiment: SmallExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
     experiment.train(tmp_path, "rised", "updates=2")
     experiment.train(tmp_path, "rised")
@@ -184,7 +182,7 @@ def test_a_finished_run_that_gets_more_updates_goes_on_as_if_it_had_never_ended(
 
 
 def test_an_engine_with_weights_of_its_own_plays_them_while_the_only_other_model_learns(
-    experiment: LaggedExperiment, tmp_path: Path
+    experiment: SmallExperiment, tmp_path: Path
 ) -> None:
     """Rollouts in bfloat16: learner and policy are one model, and a restart has to restore two versions through it."""
     narrow = "model.rollout_dtype=bfloat16"
@@ -200,7 +198,7 @@ def test_an_engine_with_weights_of_its_own_plays_them_while_the_only_other_model
 
 
 def test_a_wish_to_stop_ends_the_run_without_waiting_for_the_next_steps_episodes(
-    experiment: LaggedExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
+    experiment: SmallExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
     def stopped() -> None:
         learn = Learner.update
@@ -223,7 +221,7 @@ def test_a_wish_to_stop_ends_the_run_without_waiting_for_the_next_steps_episodes
 
 
 def test_a_policy_that_writes_does_so_while_nobody_plays(
-    experiment: LaggedExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    experiment: SmallExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ORSD's writer asks the engine between rollouts and update; the next episodes begin after it."""
     write, collect, playing = stages.workers.write, WorkerGroup._collect, threading.Lock()
@@ -251,7 +249,7 @@ def test_a_policy_that_writes_does_so_while_nobody_plays(
 
 
 def test_processes_that_play_and_learn_and_a_node_that_only_plays_agree_with_one_alone(
-    experiment: LaggedExperiment, undisturbed: tuple[Path, list[str]], repository: Path, tmp_path: Path
+    experiment: SmallExperiment, undisturbed: tuple[Path, list[str]], repository: Path, tmp_path: Path
 ) -> None:
     """A node that only plays: every step as one process alone. Two that learn: until sums of two ranks are played."""
     alone = undisturbed[0]
@@ -263,7 +261,7 @@ def test_processes_that_play_and_learn_and_a_node_that_only_plays_agree_with_one
 
 
 def test_a_job_that_is_stopped_and_then_loses_a_process_ends_in_the_same_bytes(
-    experiment: LaggedExperiment, repository: Path, tmp_path: Path
+    experiment: SmallExperiment, repository: Path, tmp_path: Path
 ) -> None:
     extra = ("--set", "placement.rollout_nodes=1")
     assert Job(experiment, repository, tmp_path / "whole", 2, 1, *extra).end() == [0, 0]
@@ -289,7 +287,7 @@ def timings(run: Path) -> dict[int, dict[str, float]]:
 
 
 def test_a_steps_seconds_sum_up_and_overlapping_ones_count_once(
-    experiment: LaggedExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    experiment: SmallExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Playing and learning are made slower by the same: a step takes both, with a lag little more than one of them."""
     slow_s = 2.0
@@ -319,7 +317,7 @@ def test_a_steps_seconds_sum_up_and_overlapping_ones_count_once(
 
 
 def test_episodes_and_update_really_go_on_at_the_same_time(
-    experiment: LaggedExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    experiment: SmallExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of the two waits until the other has begun: one after the other, they would wait in vain."""
     begun = {name: [threading.Event() for _ in range(5)] for name in ("playing", "learning")}
@@ -344,7 +342,7 @@ def test_episodes_and_update_really_go_on_at_the_same_time(
 
 
 def test_a_full_disk_in_the_background_ends_the_run_with_its_reason(
-    experiment: LaggedExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
+    experiment: SmallExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
     """The optimiser's file is larger than what may be written; that of step 0 is empty yet."""
 
@@ -360,7 +358,7 @@ def test_a_full_disk_in_the_background_ends_the_run_with_its_reason(
     assert reproducible_digest(tmp_path / "run") == reproducible_digest(undisturbed[0])
 
 
-def test_an_alarm_that_is_to_end_the_run_names_the_causes(experiment: LaggedExperiment, tmp_path: Path) -> None:
+def test_an_alarm_that_is_to_end_the_run_names_the_causes(experiment: SmallExperiment, tmp_path: Path) -> None:
     strict = ["agreement.k3_limit_stale=1e-12", "agreement.stop_after=2"]
     with pytest.raises(LearnerError, match=r"step 3: sampler and learner .* tied output layer"):
         experiment.train(tmp_path, "rised", *strict)
@@ -368,6 +366,6 @@ def test_an_alarm_that_is_to_end_the_run_names_the_causes(experiment: LaggedExpe
 
 
 @pytest.mark.parametrize("method", ["rised", "orsd"])
-def test_a_lag_without_a_weight_for_older_tokens_is_refused(experiment: LaggedExperiment, method: str) -> None:
+def test_a_lag_without_a_weight_for_older_tokens_is_refused(experiment: SmallExperiment, method: str) -> None:
     with pytest.raises(ConfigError, match=r"method\.policy_loss\.truncated_importance is null.*pipeline\.lag: 0"):
         experiment.run_config(method, "method.policy_loss.truncated_importance=null")

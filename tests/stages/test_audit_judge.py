@@ -24,10 +24,7 @@ from stages.audit_judge import audit_judge, spread
 from stages.publish import publish
 from stages.setup import load_run
 
-
-@pytest.fixture(autouse=True)
-def _at_the_root(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(repository)
+pytestmark = pytest.mark.usefixtures("at_the_root")
 
 
 @pytest.fixture

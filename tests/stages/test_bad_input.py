@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,12 +28,9 @@ from rised.records.shards import RunReader, read_shard
 from rised.records.types import Rollout, StopReason
 from stages import attempts, progress
 
+pytestmark = pytest.mark.usefixtures("at_the_root")
+
 UPDATES = 2
-
-
-@pytest.fixture(autouse=True)
-def _at_the_root(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(repository)
 
 
 @pytest.fixture
@@ -433,23 +431,23 @@ def test_a_full_disk_leaves_no_half_step_and_the_same_command_finishes_afterward
 def test_an_environment_worker_killed_in_every_collection_changes_nothing(
     tiny_experiment, command: Command, trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collect = stages.workers.collect
+    collect = stages.workers.collect_rollouts
     killed: list[int] = []
     restarts: list[int] = []
 
-    def collect_and_kill(plans, engine, rendering, pool, settings, on_progress, timings, *more):
-        victims = list(pool.worker_pids)
+    def collect_and_kill(engine, request):
+        victims = list(request.pool.worker_pids)
 
         def kill_once(done: int, total: int) -> None:
             if victims:
                 killed.append(victims.pop())
                 os.kill(killed[-1], signal.SIGKILL)
 
-        rollouts = collect(plans, engine, rendering, pool, settings, kill_once, timings, *more)
-        restarts.append(pool.restarts)
+        rollouts = collect(engine, replace(request, on_progress=kill_once))
+        restarts.append(request.pool.restarts)
         return rollouts
 
-    monkeypatch.setattr(stages.workers, "collect", collect_and_kill)
+    monkeypatch.setattr(stages.workers, "collect_rollouts", collect_and_kill)
     run = tmp_path / "run"
     assert command("train", *train_arguments(tiny_experiment, run)).code == 0
     assert len(killed) == 3, "two updates and one validation"

@@ -14,12 +14,9 @@ from rised.config.resolved import changed_strict_keys, dump, settings_hash, stri
 from rised.experiment import RunConfig
 from stages.setup import load_run
 
+pytestmark = pytest.mark.usefixtures("at_the_root")
+
 QUICKSTART = Path("configs/experiments/quickstart.yaml")
-
-
-@pytest.fixture(autouse=True)
-def _at_the_root(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(repository)
 
 
 def run(*overrides: str) -> RunConfig:

@@ -24,12 +24,9 @@ from stages.gradient import chosen_tasks, gradient_plans, measure_gradients, pol
 from stages.parts import Part, part_of_array
 from stages.setup import load_run, read_tasks
 
+pytestmark = pytest.mark.usefixtures("at_the_root")
+
 SETTINGS = GradientSettings(tasks=3, projection=64)
-
-
-@pytest.fixture(autouse=True)
-def _at_the_root(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(repository)
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lagged_experiment import LaggedExperiment, make_experiment
+from lagged_experiment import make_experiment
 from scripted_judge_server import ScriptedServer
+from small_experiments import SmallExperiment
 from test_ranks import EPISODE, Job, columns
 from test_resume import in_child
 
@@ -23,25 +24,22 @@ from stages.background import BackgroundPlay
 from stages.evaluate import evaluate
 from stages.setup import load_experiment, read_tasks
 
+pytestmark = pytest.mark.usefixtures("at_the_root")
+
 AHEAD = ("pipeline.lag=3", "updates=7", "validation.every=5")
 VERSIONS = {1: 0, 2: 0, 3: 0, 4: 0, 5: 1, 6: 2, 7: 3}
 
 
 @pytest.fixture(scope="module")
-def experiment(repository: Path, tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> LaggedExperiment:
+def experiment(repository: Path, tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallExperiment:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(repository)
         return make_experiment(tmp_path_factory.mktemp("longer_lag"), repository, tiny_policy)
 
 
-@pytest.fixture(autouse=True)
-def _at_the_root(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(repository)
-
-
 @pytest.fixture(scope="module")
 def undisturbed(
-    experiment: LaggedExperiment, repository: Path, tmp_path_factory: pytest.TempPathFactory
+    experiment: SmallExperiment, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, list[str]]:
     """A run and the names of all places that it offers to die at."""
     folder = tmp_path_factory.mktemp("undisturbed")
@@ -76,7 +74,7 @@ def test_a_step_is_played_by_the_weights_of_as_many_updates_before_it(undisturbe
 
 
 def test_a_version_plays_the_same_whenever_it_is_played(
-    experiment: LaggedExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
+    experiment: SmallExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
     """Before the first update the lag makes no difference: what version 0 plays of steps 1 and 2."""
     experiment.train(tmp_path, "rised", "updates=2")
@@ -85,7 +83,7 @@ def test_a_version_plays_the_same_whenever_it_is_played(
 
 
 def test_whoever_is_faster_changes_nothing(
-    experiment: LaggedExperiment,
+    experiment: SmallExperiment,
     undisturbed: tuple[Path, list[str]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -116,7 +114,7 @@ def test_whoever_is_faster_changes_nothing(
 
 
 def test_a_kill_where_a_state_is_written_changes_nothing(
-    experiment: LaggedExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
+    experiment: SmallExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
     run, points = undisturbed
     links = [number for number, name in enumerate(points, 1) if name.startswith("link ")]
@@ -134,7 +132,7 @@ def test_a_kill_where_a_state_is_written_changes_nothing(
 
 
 def test_a_run_that_goes_on_after_every_step_is_the_same(
-    experiment: LaggedExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
+    experiment: SmallExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
     for updates in range(1, 8):
         experiment.train(tmp_path, "rised", *AHEAD, f"updates={updates}")
@@ -142,7 +140,7 @@ def test_a_run_that_goes_on_after_every_step_is_the_same(
 
 
 def test_an_engine_with_weights_of_its_own_plays_ahead_while_the_only_other_model_learns(
-    experiment: LaggedExperiment, tmp_path: Path
+    experiment: SmallExperiment, tmp_path: Path
 ) -> None:
     narrow = "model.rollout_dtype=bfloat16"
     evaluate(load_experiment(experiment.config, [narrow]), read_tasks(experiment.tasks), tmp_path / "warm_start")
@@ -155,7 +153,7 @@ def test_an_engine_with_weights_of_its_own_plays_ahead_while_the_only_other_mode
 
 
 def test_a_node_that_only_plays_ahead_agrees_with_one_process_alone(
-    experiment: LaggedExperiment, undisturbed: tuple[Path, list[str]], repository: Path, tmp_path: Path
+    experiment: SmallExperiment, undisturbed: tuple[Path, list[str]], repository: Path, tmp_path: Path
 ) -> None:
     sets = [part for word in (*AHEAD, "placement.rollout_nodes=1") for part in ("--set", word)]
     for updates in (3, 7):
@@ -166,7 +164,7 @@ def test_a_node_that_only_plays_ahead_agrees_with_one_process_alone(
 
 @pytest.mark.parametrize("lag", [1, 2])
 def test_tags_of_a_judge_model_are_those_of_their_own_batch(
-    experiment: LaggedExperiment, tmp_path: Path, lag: int
+    experiment: SmallExperiment, tmp_path: Path, lag: int
 ) -> None:
     """Also those of a validation that comes while batches of later steps still lack theirs."""
     with ScriptedServer(latency_s=0.1) as server:
@@ -193,7 +191,7 @@ def test_tags_of_a_judge_model_are_those_of_their_own_batch(
     ],
 )
 def test_what_cannot_play_ahead_is_refused(
-    experiment: LaggedExperiment, method: str, overrides: tuple[str, ...], message: str
+    experiment: SmallExperiment, method: str, overrides: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         experiment.run_config(method, "pipeline.lag=2", *overrides)

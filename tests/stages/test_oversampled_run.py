@@ -21,7 +21,7 @@ import rised.models.engines
 from rised.config import ConfigError
 from rised.models.engine import TransformersEngine
 from rised.models.protocols import Answer, Generated, GenerationRequest
-from rised.models.sampling import episode_uniforms
+from rised.models.randomness import episode_uniforms
 from stages.loop import begun, quotas, training_plans
 from stages.setup import load_run, read_tasks
 from stages.train import train

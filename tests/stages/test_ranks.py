@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from small_experiments import assert_every_update_changed_the_weights
 
 from rised.config import ConfigError
 from rised.records.digest import reproducible_digest
@@ -25,13 +26,13 @@ MOST_S = 240
 class Job:
     """``python -m stages.train`` as the processes of one job on pretended nodes."""
 
-    def __init__(self, tiny_experiment, repository: Path, out: Path, size: int, per_node: int, *extra: str) -> None:
+    def __init__(self, experiment, repository: Path, out: Path, size: int, per_node: int, *extra: str) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        command = [sys.executable, "-m", "stages.train", "--config", str(tiny_experiment.config), "--method", "rised"]
-        command += ["--seed", "0", "--tasks", str(tiny_experiment.tasks), "--warm-start"]
-        command += [str(tiny_experiment.warm_start), "--out", str(out), *extra]
+        command = [sys.executable, "-m", "stages.train", "--config", str(experiment.config), "--method", "rised"]
+        command += ["--seed", "0", "--tasks", str(experiment.tasks), "--warm-start"]
+        command += [str(experiment.warm_start), "--out", str(out), *extra]
         self.processes = []
         for rank in range(size):
             variables = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": per_node, "LOCAL_RANK": rank % per_node}
@@ -57,17 +58,18 @@ class Job:
 
 
 @pytest.fixture(scope="module")
-def alone(tiny_experiment, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def alone(learning_experiment, repository: Path, tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("alone") / "run"
-    assert Job(tiny_experiment, repository, run, 1, 1).end() == [0]
+    assert Job(learning_experiment, repository, run, 1, 1).end() == [0]
+    assert_every_update_changed_the_weights(run, tiny_policy)
     return run
 
 
 @pytest.fixture(scope="module")
-def pair(tiny_experiment, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pair(learning_experiment, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two nodes of one process, both of which play and learn."""
     run = tmp_path_factory.mktemp("pair") / "run"
-    assert Job(tiny_experiment, repository, run, 2, 1).end() == [0, 0]
+    assert Job(learning_experiment, repository, run, 2, 1).end() == [0, 0]
     return run
 
 
@@ -102,10 +104,10 @@ def test_the_manifest_says_how_many_learned(alone: Path, pair: Path) -> None:
 
 
 def test_nodes_that_only_play_give_the_run_of_fewer_learners(
-    tiny_experiment, repository: Path, alone: Path, tmp_path: Path
+    learning_experiment, repository: Path, alone: Path, tmp_path: Path
 ) -> None:
     """One node learns with one process, the other plays: the learner's sums are those of a run of one process."""
-    codes = Job(tiny_experiment, repository, tmp_path / "run", 2, 1, "--set", "placement.rollout_nodes=1").end()
+    codes = Job(learning_experiment, repository, tmp_path / "run", 2, 1, "--set", "placement.rollout_nodes=1").end()
     assert codes == [0, 0]
     split, single = (columns(run, "rollouts", 3, EPISODE) for run in (tmp_path / "run", alone))
     assert split == single, "after two updates the players still have the learner's weights to the last bit"
@@ -119,23 +121,23 @@ def await_file(path: Path) -> None:
 
 
 def test_a_job_that_is_stopped_and_then_loses_a_process_ends_in_the_same_bytes(
-    tiny_experiment, repository: Path, pair: Path, tmp_path: Path
+    learning_experiment, repository: Path, pair: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    job = Job(tiny_experiment, repository, run, 2, 1)
+    job = Job(learning_experiment, repository, run, 2, 1)
     await_file(run / ".attempts.jsonl")
     for process in job.processes:
         process.send_signal(signal.SIGUSR2)  # only the first one heeds it
     assert job.end() == [STOPPED] * 2
     assert read_attempts(run).repeated_steps == 0
 
-    job = Job(tiny_experiment, repository, run, 2, 1)
+    job = Job(learning_experiment, repository, run, 2, 1)
     await_file(run / "manifests" / "step-000002.json")
     job.processes[1].send_signal(signal.SIGKILL)
     codes = job.end()
     assert codes[1] == -signal.SIGKILL and codes[0] != 0, "the driver does not wait for the dead"
 
-    assert Job(tiny_experiment, repository, run, 2, 1).end() == [0, 0]
+    assert Job(learning_experiment, repository, run, 2, 1).end() == [0, 0]
     assert reproducible_digest(run) == reproducible_digest(pair)
 
 

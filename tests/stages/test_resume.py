@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from small_experiments import SmallExperiment, assert_every_update_changed_the_weights
 
 from rised.records import faults
 from rised.records.digest import reproducible_digest
@@ -40,38 +41,37 @@ def digest(run: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def train_tiny(tiny_experiment) -> Callable[[Path], None]:
-    """Trains RISED on the tiny experiment into a folder, or goes on with the run that is there."""
-    from stages.setup import load_run, read_tasks
-    from stages.train import train
-
-    config = load_run(tiny_experiment.config, "rised", 0)
-    tasks = read_tasks(tiny_experiment.tasks)
-    return lambda out: train(config, tasks, tiny_experiment.warm_start, out)
+def train_small(learning_experiment: SmallExperiment) -> Callable[[Path], None]:
+    """Trains RISED on the experiment into a folder, or goes on with the run that is there."""
+    return lambda out: learning_experiment.train(out, "rised")
 
 
 @pytest.fixture(scope="module")
-def undisturbed(train_tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], int, float]:
+def undisturbed(
+    train_small, tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, str], int, float]:
     """Digest of an uninterrupted run, how many places it offers to die at, and how long it took in seconds."""
     folder = tmp_path_factory.mktemp("undisturbed")
     points = folder / "points"
 
     def run() -> None:
         faults.arm(list_to=str(points))
-        train_tiny(folder / "run")
+        train_small(folder / "run")
 
     started = time.monotonic()
     assert in_child(run) == 0
-    return digest(folder / "run"), len(points.read_text().splitlines()), time.monotonic() - started
+    duration_s = time.monotonic() - started
+    assert_every_update_changed_the_weights(folder / "run", tiny_policy)
+    return digest(folder / "run"), len(points.read_text().splitlines()), duration_s
 
 
-def test_the_same_seed_twice_gives_the_same_bytes(train_tiny, undisturbed, tmp_path: Path) -> None:
-    assert in_child(lambda: train_tiny(tmp_path / "run")) == 0
+def test_the_same_seed_twice_gives_the_same_bytes(train_small, undisturbed, tmp_path: Path) -> None:
+    assert in_child(lambda: train_small(tmp_path / "run")) == 0
     assert digest(tmp_path / "run") == undisturbed[0]
 
 
 def test_a_kill_at_twenty_places_where_the_disk_is_touched_changes_nothing(
-    train_tiny, undisturbed, tmp_path: Path
+    train_small, undisturbed, tmp_path: Path
 ) -> None:
     expected, points, _ = undisturbed
     assert points >= 20
@@ -81,33 +81,33 @@ def test_a_kill_at_twenty_places_where_the_disk_is_touched_changes_nothing(
 
         def die_there(run: Path = run, point: int = point) -> None:
             faults.arm(kill_at=point)
-            train_tiny(run)
+            train_small(run)
 
         killed += in_child(die_there) == signal.SIGKILL
-        assert in_child(lambda run=run: train_tiny(run)) == 0
+        assert in_child(lambda run=run: train_small(run)) == 0
         assert digest(run) == expected, f"killed at point {point}"
     assert killed == 20
 
 
-def test_kills_at_random_moments_of_one_run_change_nothing(train_tiny, undisturbed, tmp_path: Path) -> None:
+def test_kills_at_random_moments_of_one_run_change_nothing(train_small, undisturbed, tmp_path: Path) -> None:
     expected, _, duration_s = undisturbed
     moments = random.Random(1)
     killed = 0
     for _ in range(4):
         moment_s = moments.uniform(0.2, 0.8) * duration_s
-        killed += in_child(lambda: train_tiny(tmp_path / "run"), moment_s) == signal.SIGKILL
-    assert in_child(lambda: train_tiny(tmp_path / "run")) == 0
+        killed += in_child(lambda: train_small(tmp_path / "run"), moment_s) == signal.SIGKILL
+    assert in_child(lambda: train_small(tmp_path / "run")) == 0
     assert killed >= 1
     assert digest(tmp_path / "run") == expected
 
 
-def test_a_finished_run_writes_its_mark_again_without_training(train_tiny, tmp_path: Path) -> None:
+def test_a_finished_run_writes_its_mark_again_without_training(train_small, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert in_child(lambda: train_tiny(run)) == 0
+    assert in_child(lambda: train_small(run)) == 0
     (run / "DONE").unlink()
     before = digest(run)
     started = time.monotonic()
-    train_tiny(run)
+    train_small(run)
     assert time.monotonic() - started < 5
     assert (run / "DONE").exists()
     assert {k: v for k, v in digest(run).items() if k != "DONE"} == before

@@ -14,10 +14,7 @@ from rised.rubrics.judge_rules import RuleJudge
 from stages.retag import retag, steps_to_tag
 from stages.setup import load_run
 
-
-@pytest.fixture(autouse=True)
-def _at_the_root(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(repository)
+pytestmark = pytest.mark.usefixtures("at_the_root")
 
 
 @pytest.fixture

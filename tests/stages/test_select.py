@@ -33,12 +33,9 @@ from stages.select import reselect
 from stages.setup import load_run, read_tasks
 from stages.train import train
 
+pytestmark = pytest.mark.usefixtures("at_the_root")
+
 FIELDS = ("step", "group_id", "environment", "selected", "order", "similarity", "redundancy", "score")
-
-
-@pytest.fixture(autouse=True)
-def _at_the_root(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(repository)
 
 
 @pytest.fixture

@@ -16,10 +16,7 @@ from slurm.site import load_site
 from stages.grid import Grid, read_grid
 from stages.judge_need import named_judge_need
 
-
-@pytest.fixture(autouse=True)
-def _at_the_root(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(repository)
+pytestmark = pytest.mark.usefixtures("at_the_root")
 
 
 def grid(executor: str = "slurm", **options: str) -> Grid:

@@ -11,10 +11,7 @@ from rised.config import ConfigError
 from rised.records.shards import RunReader
 from stages.setup import PANEL_PER_GROUP, load_run
 
-
-@pytest.fixture(autouse=True)
-def _at_the_root(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(repository)
+pytestmark = pytest.mark.usefixtures("at_the_root")
 
 
 def environments(run: Path, kind: str, step: int) -> set[str]:

@@ -16,10 +16,7 @@ from rised.rubrics.vocabulary import load_vocabulary
 from stages.setup import load_run, read_tasks
 from stages.train import train
 
-
-@pytest.fixture(autouse=True)
-def _at_the_root(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(repository)
+pytestmark = pytest.mark.usefixtures("at_the_root")
 
 
 def test_every_validation_rollout_is_tagged_with_the_runs_judge_the_warm_starts_too(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from rised.config.settings import strict
 from rised.methods.base import PieceSettings, TokenTerm
 from rised.methods.errors import MethodError
-from rised.methods.importance import importance_diagnostics, importance_weight
+from rised.methods.importance import importance_diagnostics, weighted
 from rised.methods.registry import piece
 from rised.methods.streams import TokenStreams
 
@@ -38,14 +38,11 @@ class OPSD(TokenTerm):
         )
 
     def token_loss(self, streams: TokenStreams) -> Tensor:
-        loss = -self._gap(streams) * streams.current
-        limit = self.settings.truncated_importance
-        return loss if limit is None else loss * importance_weight(streams, limit)
+        return weighted(-self._gap(streams) * streams.current, streams, self.settings.truncated_importance)
 
     def diagnostics(self, streams: TokenStreams) -> dict[str, Tensor]:
         """``gap``: T − S in nats, as it enters the loss; with ``truncated_importance`` the weight's own."""
-        limit = self.settings.truncated_importance
-        return {"gap": self._gap(streams)} | ({} if limit is None else importance_diagnostics(streams, limit))
+        return {"gap": self._gap(streams)} | importance_diagnostics(streams, self.settings.truncated_importance)
 
     def _gap(self, streams: TokenStreams) -> Tensor:
         if streams.teacher is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from rised.config.settings import strict
 from rised.methods.base import PieceSettings, TokenTerm
 from rised.methods.errors import MethodError
-from rised.methods.importance import importance_diagnostics, importance_weight
+from rised.methods.importance import importance_diagnostics, weighted
 from rised.methods.registry import piece
 from rised.methods.streams import TokenStreams
 
@@ -40,15 +40,13 @@ class SDAR(TokenTerm):
         if streams.teacher is None:
             raise MethodError("sdar needs the teacher's log-probabilities: the term must declare Need.TEACHER")
         loss = self._gate(streams) * (streams.teacher - streams.current)
-        limit = self.settings.truncated_importance
-        return loss if limit is None else loss * importance_weight(streams, limit)
+        return weighted(loss, streams, self.settings.truncated_importance)
 
     def diagnostics(self, streams: TokenStreams) -> dict[str, Tensor]:
         """``gap``: T − S in nats; ``gate``: g, between 0 and 1; with ``truncated_importance`` the weight's own."""
         assert streams.teacher is not None
-        limit = self.settings.truncated_importance
         found = {"gap": streams.teacher - streams.current.detach(), "gate": self._gate(streams)}
-        return found | ({} if limit is None else importance_diagnostics(streams, limit))
+        return found | importance_diagnostics(streams, self.settings.truncated_importance)
 
     def _gate(self, streams: TokenStreams) -> Tensor:
         assert streams.teacher is not None

@@ -10,7 +10,7 @@ from pydantic import model_validator
 from rised.config.settings import strict
 from rised.methods.base import PieceSettings, TokenTerm
 from rised.methods.errors import MethodError
-from rised.methods.importance import LOG_RATIO_LIMIT, importance_diagnostics, importance_weight
+from rised.methods.importance import LOG_RATIO_LIMIT, importance_diagnostics, weighted
 from rised.methods.registry import piece
 from rised.methods.streams import Reduction, TokenStreams
 
@@ -69,9 +69,7 @@ class ClippedSurrogate(TokenTerm):
         loss = (-ratio * advantage).maximum(-clipped * advantage)
         if settings.dual_clip is not None:
             loss = loss.where(advantage >= 0, loss.minimum(-settings.dual_clip * advantage))
-        if settings.truncated_importance is not None:
-            loss = loss * importance_weight(streams, settings.truncated_importance)
-        return loss
+        return weighted(loss, streams, settings.truncated_importance)
 
     def diagnostics(self, streams: TokenStreams) -> dict[str, Tensor]:
         """``clip_share``: 1 where the clip takes the gradient away (dual clip apart), else 0; with
@@ -82,10 +80,8 @@ class ClippedSurrogate(TokenTerm):
         high, low = math.log1p(self.settings.clip_high), math.log1p(-self.settings.clip_low)
         above = (log_ratio > high) & (streams.advantage > 0)
         below = (log_ratio < low) & (streams.advantage < 0)
-        limit = self.settings.truncated_importance
-        return {"clip_share": (above | below).to(log_ratio.dtype)} | (
-            {} if limit is None else importance_diagnostics(streams, limit)
-        )
+        weight = importance_diagnostics(streams, self.settings.truncated_importance)
+        return {"clip_share": (above | below).to(log_ratio.dtype)} | weight
 
     def _old(self, streams: TokenStreams) -> Tensor:
         return streams.sampled if self.settings.truncated_importance is None else streams.current.detach()
