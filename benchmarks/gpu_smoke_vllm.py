@@ -30,8 +30,9 @@ from rised.models.vllm_engine import VllmEngine
 
 GPU_SHARE = 0.35
 """Of the GPU's memory for the server: weights of 6 GB and the keys and values of all episodes, beside the learner."""
-START_TIMEOUT_S = 240.0
-"""Longest start of a server: compiling takes one to two minutes, and the run ten in all."""
+START_TIMEOUT_S, SECOND_START_S = 240.0, 60.0
+"""Longest start of a server, and what a second one has at least: compiling takes one to two minutes, and the run ten in
+all."""
 CHANGE = 0.2
 """Standard deviation of what every weight is moved by, in those of the weights."""
 NEARER = 3.0
@@ -148,9 +149,10 @@ class VllmParts:
     def _start(self, settings: VllmEngineSettings) -> tuple[VllmEngine, str, float]:
         """The engine once its server has answered, a remark, and the seconds of that start.
 
-        A server that does not come up is tried once more without compilation, which needs a compiler on the machine.
+        A server that does not come up is tried once more without compilation, which needs a compiler on the machine, in
+        what the first one left of its time.
         """
-        remark = ""
+        remark, began = "", time.perf_counter()
         while True:
             started = time.perf_counter()
             engine = ENGINES["vllm"].make(settings, self._run.model, END, torch.bfloat16, 0)
@@ -164,7 +166,10 @@ class VllmParts:
                     raise
                 remark = f"did not start compiled: {str(error).splitlines()[0]}"
                 print(f"{self.name}: {remark}", flush=True)
-                settings = settings.model_copy(update={"arguments": [*settings.arguments, EAGER]})
+                left = max(SECOND_START_S, settings.start_timeout_s - (time.perf_counter() - began))
+                settings = settings.model_copy(
+                    update={"arguments": [*settings.arguments, EAGER], "start_timeout_s": left}
+                )
 
     # -- episodes
 
