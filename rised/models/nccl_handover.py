@@ -46,6 +46,8 @@ class NcclHandover:
                 f"engine.handover is nccl, which needs vLLM in the interpreter that trains ({error}); install "
                 "'rised[cluster]' there, or set engine.handover: files"
             ) from error
+        if not torch.cuda.is_available():
+            raise ConfigError("engine.handover is nccl, but torch sees no GPU here: set engine.handover: files")
         self._library = nccl_engine
         self._folder, self._settings = folder, settings
         self._model: PreTrainedModel | None = None

@@ -7,6 +7,7 @@ The servers are vLLM's own router before an engine that notes what it is told, s
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import tempfile
 import threading
@@ -23,7 +24,10 @@ from vllm.distributed.weight_transfer import HTTPVLLMWeightSyncClient
 from vllm.distributed.weight_transfer import nccl_engine as library
 from vllm.entrypoints.rl.online.api_router import router
 
-from rised.models.nccl_handover import ServerGroup, weight_source
+from rised.config import ConfigError
+from rised.models.engine_settings import VllmEngineSettings
+from rised.models.handover import WeightFolder
+from rised.models.nccl_handover import NcclHandover, ServerGroup, weight_source
 
 WHERE = {"master_address": "127.0.0.1", "master_port": 1, "world_size": 5}
 
@@ -119,7 +123,37 @@ def every_server_is_asked_by_vllms_routes() -> None:
         servers.close()
 
 
+def a_transfer_that_never_ends_is_given_up_and_one_without_gpus_refused() -> None:
+    class Group:
+        gone = False
+
+        def shutdown(self) -> None:
+            self.gone = True
+
+    class Stuck(NcclHandover):
+        def __init__(self) -> None:
+            self._settings = VllmEngineSettings(type="vllm", update_timeout_s=0.3)
+            self._trainer, self._servers, self._members = Group(), None, ()
+
+        def _send(self, replicas: Any) -> None:
+            time.sleep(600)
+
+    stuck = Stuck()
+    group: Any = stuck._trainer
+    replica: Any = "server"
+    faults = asyncio.run(stuck.send([replica], Path("weights")))
+    assert "not done after 0.3 s" in str(faults[replica]) and group.gone
+    if not torch.cuda.is_available():
+        try:
+            NcclHandover(WeightFolder(Path("weights"), torch.float32), stuck._settings)
+        except ConfigError as error:
+            assert "sees no GPU" in str(error)
+        else:
+            raise AssertionError("a transfer between GPUs was begun without any")
+
+
 if __name__ == "__main__":
+    a_transfer_that_never_ends_is_given_up_and_one_without_gpus_refused()
     the_names_are_there()
     what_is_sent_is_what_is_announced()
     every_server_is_asked_by_vllms_routes()
