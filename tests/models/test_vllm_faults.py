@@ -19,6 +19,7 @@ from scripted_vllm_server import END, Script, command
 from tiny_models import qwen2
 
 from rised.config import ConfigError
+from rised.models.devices import own_index
 from rised.models.engine_settings import VllmEngineSettings
 from rised.models.errors import ModelError
 from rised.models.handover import KEPT
@@ -336,6 +337,15 @@ def test_the_command_sets_on_purpose_what_decides_the_numbers() -> None:
     assert "RANK" in FOREIGN
     with pytest.raises(ModelError, match="engine.command: '{modle}'.*{weights}"):
         engine(Path("."), arguments=["{modle}"])
+
+
+def test_servers_are_on_the_learners_side_of_a_node_that_names_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 6)
+    second = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    settings = VllmEngineSettings(type="vllm", handover="nccl")
+    assert own_index(6, second) == 3, "the learner's, which NCCL takes once"
+    assert own_devices(second, 2) == ["3", "4", "5"] and server_devices(settings, second) == [["4"]]
+    assert server_devices(settings, {}) == [["1"]]
 
 
 def test_processes_of_a_node_share_its_gpus_out(tmp_path: Path) -> None:
