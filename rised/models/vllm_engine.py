@@ -28,7 +28,7 @@ from rised.models.handover import FileHandover, Handover, WeightFolder, faults_o
 from rised.models.protocols import Answer, GenerationRequest
 from rised.models.vllm_devices import server_devices
 from rised.models.vllm_replica import WHERE, VllmReplica, command
-from rised.models.vllm_wire import ReplicaFault
+from rised.models.vllm_wire import ReplicaFault, ReplicaPaused
 
 TICK_S = 0.1
 _DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
@@ -141,12 +141,16 @@ class VllmEngine:
 
     async def _answer(self, request: GenerationRequest) -> Answer:
         fault: ReplicaFault | None = None
-        for _ in range(self.settings.request_attempts):
+        attempts = 0
+        while attempts < self.settings.request_attempts:
             replica = await self._home(request.affinity)
+            changes = replica.changes
             try:
                 answer, fed = await replica.generate(request, self.end_token_id)
             except ReplicaFault as error:
-                fault = error
+                if isinstance(error, ReplicaPaused) and replica.changes > changes:
+                    continue  # its weights began to change on the request's way: nothing is wrong with it
+                fault, attempts = error, attempts + 1
                 self._suspect(replica)
                 continue
             self.tokens_fed += fed + len(answer.reply.token_ids) - 1
@@ -191,11 +195,17 @@ class VllmEngine:
     async def _give(self, replicas: list[VllmReplica]) -> None:
         """Bring servers to the current weights and open them for requests; suspect those that fail."""
         version = self.weight_version
-        faults = await _each(replicas, VllmReplica.pause)
-        well = [replica for replica in replicas if replica not in faults]
-        faults |= await self._handover.send(well, self._weights) if well else {}
-        well = [replica for replica in well if replica not in faults]
-        faults |= await _each(well, lambda replica: replica.resume(version))
+        for replica in replicas:
+            replica.changing, replica.healthy, replica.changes = True, False, replica.changes + 1
+        try:
+            faults = await _each(replicas, VllmReplica.pause)
+            well = [replica for replica in replicas if replica not in faults]
+            faults |= await self._handover.send(well, self._weights) if well else {}
+            well = [replica for replica in well if replica not in faults]
+            faults |= await _each(well, lambda replica: replica.resume(version))
+        finally:
+            for replica in replicas:
+                replica.changing = False
         for replica in replicas:
             replica.fault = str(faults[replica]) if replica in faults else None
             replica.healthy = replica not in faults
@@ -256,7 +266,8 @@ class VllmEngine:
         await self._admit(replica)
         failed = 0
         while failed < settings.unhealthy_checks:
-            await self._rest(replica, settings.health_every_s if replica.healthy else TICK_S)
+            at_ease = replica.healthy or replica.changing
+            await self._rest(replica, settings.health_every_s if at_ease else TICK_S)
             look.clear()
             if replica.dead():
                 return "died"
@@ -264,7 +275,7 @@ class VllmEngine:
                 return f"failed at a weight update ({replica.fault})"
             well = await replica.check()
             failed = 0 if well else failed + 1
-            if well and not replica.healthy and replica.loaded == self._weights:
+            if well and not replica.healthy and not replica.changing and replica.loaded == self._weights:
                 replica.healthy = True
                 self._notify()
         return f"failed {failed} health checks"

@@ -19,7 +19,7 @@ from rised.models.engine_settings import VllmEngineSettings
 from rised.models.errors import ModelError
 from rised.models.protocols import Answer, GenerationRequest
 from rised.models.server_process import ServerProcess, fill_in
-from rised.models.vllm_wire import GENERATE, ReplicaFault, error_text, read_answer, request_body
+from rised.models.vllm_wire import GENERATE, ReplicaFault, ReplicaPaused, error_text, read_answer, request_body
 
 WHERE = "engine"
 FIXED = (
@@ -59,6 +59,10 @@ class VllmReplica(ServerProcess):
         """Whether it has started; whether it ever did; whether it failed for good. ``healthy``: takes requests."""
         self.fault: str | None = None
         """Why it could not be given the current weights."""
+        self.changing = False
+        """Whether weights are being given to it; it is asked nothing meanwhile."""
+        self.changes = 0
+        """How often that began."""
         self._client: httpx.AsyncClient | None = None
 
     @property
@@ -148,7 +152,8 @@ class VllmReplica(ServerProcess):
         if 400 <= answer.status_code < 500:
             raise ModelError(f"the vLLM server refused {path} ({answer.status_code}): {error_text(body)}")
         if answer.status_code != 200:
-            raise ReplicaFault(f"{path} answered {answer.status_code}: {error_text(body)}")
+            kind = ReplicaPaused if answer.status_code == 503 else ReplicaFault
+            raise kind(f"{path} answered {answer.status_code}: {error_text(body)}")
         return body
 
 

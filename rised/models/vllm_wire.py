@@ -18,6 +18,10 @@ class ReplicaFault(Exception):
     """A server gave no reply, or one that cannot be right. The request is asked again."""
 
 
+class ReplicaPaused(ReplicaFault):
+    """A server takes no requests just now, as vLLM says from 0.33 on while its weights change (status 503)."""
+
+
 def request_body(request: GenerationRequest, end_token_id: int) -> dict[str, Any]:
     """The whole distribution at the request's temperature; the end token alone ends a reply before its limit.
 

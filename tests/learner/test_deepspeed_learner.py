@@ -90,6 +90,17 @@ def test_one_rank_makes_the_plain_learners_updates_at_every_stage(
     assert_the_same(found, plain, (0, 1))
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_the_buffer_of_reductions_is_of_the_models_size_and_a_smaller_one_changes_no_update(
+    stage: int, plain: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = ZERO | {"zero_stage": stage}
+    assert open_learner(case).optimizer.reduce_bucket_size == tiny_model().num_parameters()
+    monkeypatch.setattr("rised.learner.footprint.REDUCTION_BUCKET", 500)
+    assert open_learner(case).optimizer.reduce_bucket_size == 500 < max(p.numel() for p in tiny_model().parameters())
+    assert_the_same(results(case), plain, (0, 1))
+
+
 @pytest.mark.parametrize("name", [name for name, case in PAIR.items() if "count" not in case])
 def test_two_ranks_make_the_plain_learners_updates(
     name: str, jobs: dict[str, list[dict[str, np.ndarray]]], plain: dict[str, np.ndarray]

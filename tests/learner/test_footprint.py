@@ -23,7 +23,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from rised.learner.footprint import activation_bytes, layer_activation_bytes, learner_parts
+from rised.learner.footprint import REDUCTION_BUCKET, activation_bytes, layer_activation_bytes, learner_parts
 from rised.learner.learner import Learner
 from rised.learner.settings import DeepSpeedLearnerSettings, LearnerSettings
 from rised.learner.types import TrainingSequence
@@ -187,6 +187,11 @@ def test_sharding_divides_what_it_shards() -> None:
     assert bytes_of(4, zero_stage=3, reference="offloaded")["reference"] == 0
     assert bytes_of(4, zero_stage=2, offload_optimizer=True)["optimiser"] == 0
     assert bytes_of(4, zero_stage=2, weights="bfloat16")["weights"] == 2 * count
+    assert bytes_of(4, zero_stage=2)["reduction buffer"] == 4 * count
+    large = shape.model_copy(update={"vocabulary_size": 10_000_000})
+    settings = DeepSpeedLearnerSettings(type="deepspeed", gradient_share_every=0)
+    parts = {part.name: part.bytes for part in learner_parts(large, settings, 4, 64, with_reference=False)}
+    assert large.parameters > REDUCTION_BUCKET and parts["reduction buffer"] == 4 * REDUCTION_BUCKET
 
 
 def test_a_model_of_another_family_is_refused_and_not_guessed() -> None:

@@ -1,10 +1,11 @@
 """An HTTP server at a Unix socket that plays a vLLM server badly, and the handle by which tests script it.
 
-    python scripted_vllm_server.py --uds SOCKET --model DIR [--doomed FILE] [--deaf FILE]
+    python scripted_vllm_server.py --uds SOCKET --model DIR [--doomed FILE] [--deaf FILE] [--slow SECONDS]
 
 Each generation takes the next behaviour of the script (``ok`` when it is used up). ``ok`` gives tokens that follow from
 seed, place and the weights' version. ``--doomed``: it ends at once while that file exists; ``--deaf``: it answers no
-health check meanwhile. Right replies are tested with a real vLLM: this is for those that no real one gives on demand.
+health check meanwhile; ``--slow``: how long it reads weights. While it is paused it refuses requests with status 503,
+as vLLM does from 0.33 on. Right replies are tested with a real vLLM: this is for those that none gives on demand.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class _State:
         self.version = "default"
         self.weights = ""
         self.abandoned = 0
+        self.paused = False
+        self.refused = 0
 
 
 STATE = _State()
@@ -51,6 +54,7 @@ def ok_choice(body: dict[str, Any]) -> dict[str, Any]:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     deaf: Path | None = None
+    slow_s = 0.0
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -77,12 +81,14 @@ class _Handler(BaseHTTPRequestHandler):
             STATE.script = body["script"]
             self.answer(200, {})
         elif path == "/collective_rpc":
+            time.sleep(self.slow_s)
             STATE.weights = body["kwargs"]["weights_path"]
             self.answer(200, {"results": [None]})
         elif path == "/update_weight_version":
             STATE.version = body["new_version"]
             self.answer(200, {})
         else:
+            STATE.paused = path == "/pause" if path in ("/pause", "/resume") else STATE.paused
             self.answer(200, {"success": True})
 
     def generate(self, body: dict[str, Any]) -> None:
@@ -91,6 +97,12 @@ class _Handler(BaseHTTPRequestHandler):
             behaviour = STATE.script.pop(0) if STATE.script else {"do": "ok"}
         choice = ok_choice(body)
         do = behaviour["do"]
+        while do == "wait for a pause" and not STATE.paused:
+            time.sleep(0.01)
+        if STATE.paused:
+            STATE.refused += 1
+            self.answer(503, {"error": {"message": "Generation is paused."}})
+            return
         if do == "die":
             os._exit(3)
         if do == "sleep":
@@ -145,11 +157,12 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--doomed", type=Path)
     parser.add_argument("--deaf", type=Path)
+    parser.add_argument("--slow", type=float, default=0.0)
     args, _ = parser.parse_known_args()
     if args.doomed and args.doomed.exists():
         print("doomed: the scripted server ends", flush=True)
         sys.exit(4)
-    _Handler.deaf = args.deaf
+    _Handler.deaf, _Handler.slow_s = args.deaf, args.slow
     STATE.weights = args.model
     with _Server(args.uds, _Handler) as server:
         server.serve_forever()

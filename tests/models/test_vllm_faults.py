@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from scripted_vllm_server import END, Script, command
 from tiny_models import qwen2
 
 from rised.config import ConfigError
+from rised.models.devices import own_index
 from rised.models.engine_settings import VllmEngineSettings
 from rised.models.errors import ModelError
 from rised.models.handover import KEPT
@@ -270,6 +272,31 @@ def test_an_update_waits_for_replies_reloads_forgets_the_cache_names_the_version
         assert names == ["000004-version-000008", "000005-version-000009"] and len(names) == KEPT
 
 
+def test_no_request_is_lost_or_sent_while_weights_change(tmp_path: Path) -> None:
+    """vLLM refuses what comes while it is paused. One request is on its way then, others are asked for meanwhile."""
+    with engine(tmp_path, "--slow", "1", request_attempts=1) as opened, ThreadPoolExecutor(1) as thread:
+        (script,) = scripts(opened)
+        script.set({"do": "wait for a pause"})
+        on_its_way = opened.submit(REQUEST)
+        eventually(lambda: bool(script.state["requests"]))
+        change = thread.submit(opened.load_weights, MODEL, 5)
+        eventually(lambda: script.state["refused"] == 1)
+        asked = [opened.submit(REQUEST) for _ in range(4)]
+        time.sleep(0.3)
+        assert not change.done() and not any(future.done() for future in asked)
+        change.result(30)
+        answers = [future.result(30) for future in (on_its_way, *asked)]
+        assert {answer.reply.weight_version for answer in answers} == {5}
+        assert script.state["refused"] == 1 and opened.restarts == 0
+
+
+def test_a_server_that_is_paused_for_no_reason_of_ours_is_a_fault(tmp_path: Path) -> None:
+    with engine(tmp_path, request_attempts=2) as opened:
+        scripts(opened)[0].set(*[{"do": "status", "code": 503, "message": "overloaded"}] * 2)
+        with pytest.raises(ModelError, match="no usable reply at 2 attempts.*503: overloaded"):
+            opened.submit(REQUEST).result(30)
+
+
 def test_an_update_that_cannot_be_written_keeps_the_old_weights_in_service(tmp_path: Path) -> None:
     class Broken:
         config = MODEL.config
@@ -310,6 +337,15 @@ def test_the_command_sets_on_purpose_what_decides_the_numbers() -> None:
     assert "RANK" in FOREIGN
     with pytest.raises(ModelError, match="engine.command: '{modle}'.*{weights}"):
         engine(Path("."), arguments=["{modle}"])
+
+
+def test_servers_are_on_the_learners_side_of_a_node_that_names_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 6)
+    second = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    settings = VllmEngineSettings(type="vllm", handover="nccl")
+    assert own_index(6, second) == 3, "the learner's, which NCCL takes once"
+    assert own_devices(second, 2) == ["3", "4", "5"] and server_devices(settings, second) == [["4"]]
+    assert server_devices(settings, {}) == [["1"]]
 
 
 def test_processes_of_a_node_share_its_gpus_out(tmp_path: Path) -> None:
