@@ -106,9 +106,7 @@ def test_moves_behind_the_arrival_are_not_carried_out() -> None:
     assert result.success and (result.info["moves"], result.info["unused_moves"]) == (4, 1)
 
 
-@pytest.mark.parametrize(
-    "reply", ["", "go", "r", "rdd", "rx", "r d", "<think>rd rd wl wl</think>", "Moves: rd", "é"]
-)
+@pytest.mark.parametrize("reply", ["", "go", "r", "rdd", "rx", "r d", "<think>rd rd wl wl</think>", "Moves: rd", "é"])
 def test_an_unreadable_reply_changes_nothing_and_too_many_end_the_episode(reply: str) -> None:
     first, second, third = played(reply, reply, reply)
     for result in (first, second):
