@@ -9,10 +9,11 @@ from stage_commands import in_process
 
 from analysis.frames import Frames
 from analysis.runs import find_experiment
-from analysis.tables import mapf
+from analysis.tables import mapf, table5
 from rised.config import ConfigError
 from rised.environments.mapf_frozenlake.environment import FAILURES
 from rised.records.shards import RunReader
+from stages.dataset_card import GENERATED, sources_of
 from stages.evaluate import evaluate
 from stages.prepare import prepare_tasks
 from stages.setup import load_experiment, load_run, refuse_untaggable, write_tasks
@@ -63,6 +64,13 @@ def test_the_table_holds_the_rates_of_the_last_evaluation_and_rows_that_add_up(r
     assert sizes == ["all", "3 x 3", "4 x 4", "5 x 5"]
     for row in failures.printed.groups[0].rows:
         assert sum(cell.value or 0.0 for cell in row[2:]) == pytest.approx(1)
+
+
+def test_its_tasks_are_known_as_generated_so_that_its_texts_may_be_published(runs: Path) -> None:
+    config = (runs / "grpo_64" / "seed-0" / "config.yaml").read_text()
+    assert sources_of([config]) == {"mapf_frozenlake": GENERATED}
+    own = table5.own_data(Frames(find_experiment(runs)))
+    assert own["train_selection"].tolist() == ["generated, synthetic"]
 
 
 def test_a_run_of_another_environment_has_an_empty_table_and_no_number(tmp_path: Path) -> None:

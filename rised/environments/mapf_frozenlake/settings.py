@@ -34,6 +34,7 @@ class MapfFrozenLakeSettings(Settings):
     prompt_style: Literal["compact", "full"] = strict(
         "compact", description="full: rules in words, replies of named moves; compact: few words, bare letters [ours]"
     )
+    source: Literal["generated"] = strict("generated", description="where tasks come from: the generator alone")
     play: Literal["plan", "turns"] = strict(
         "turns",
         description="plan: the first reply is the whole plan; turns: a reply moves the agents on by one or several "
