@@ -54,6 +54,7 @@ ENVIRONMENTS: dict[str, str] = {
     "webshop": "WebShop",
     "dbbench": "DBBench",
     "appworld": "AppWorld",
+    "mapf_frozenlake": "MAPF-FrozenLake",
     "overall": "Overall",
 }
 

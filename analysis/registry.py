@@ -48,6 +48,7 @@ SECTIONS = (
         tables=("orsd_table1", "orsd_table2", "orsd_bundles"),
         figures=("orsd_figure2", "orsd_figure3"),
     ),
+    Section("mapf", "MAPF", "MAPF-FrozenLake", tables=("mapf",)),
 )
 """The report's order."""
 NO_PRODUCTS = ("__init__", "command", "curves", "dynamics", "style")

@@ -12,6 +12,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from rised.environments.base import Task
+from rised.environments.discovery import get
 from rised.experiment import RunConfig, RunSettings
 from rised.methods.base import PromptGroup
 from rised.records.types import Metric, Rollout, StopReason, Tag, TagStatus
@@ -193,6 +194,7 @@ def validation_metrics(rollouts: Sequence[Rollout], step: int) -> list[Metric]:
 
 
 def _outcomes(prefix: str, name: str, rollouts: Sequence[Rollout], step: int) -> list[Metric]:
+    """Success and reward, and what else the environment measures, over the episodes that it did not lose."""
     return [
         Metric(
             step,
@@ -201,7 +203,21 @@ def _outcomes(prefix: str, name: str, rollouts: Sequence[Rollout], step: int) ->
             "fraction",
         ),
         Metric(step, f"{prefix}/reward/{name}", _mean([r.reward for r in rollouts if r.reward is not None]), "reward"),
+        *_measures(prefix, name, rollouts, step),
     ]
+
+
+def _measures(prefix: str, name: str, rollouts: Sequence[Rollout], step: int) -> list[Metric]:
+    measure = get(name).measures
+    if measure is None:
+        return []
+    values: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        if rollout.success is not None:
+            for key, value in measure([turn.info for turn in rollout.turns]).items():
+                values.setdefault(key, []).append(value)
+    found = sorted(values.items())
+    return [Metric(step, f"{prefix}/measures/{name}/{key}", _mean(each), "mean") for key, each in found]
 
 
 def _truncated(rollouts: Sequence[Rollout]) -> int:

@@ -22,10 +22,12 @@ from rised.config.source import Mapping, Origin, Scalar, Tree
 from rised.environments.base import Task
 from rised.environments.pool import EnvironmentPool
 from rised.experiment import GRID_KEYS, ExperimentConfig, RunConfig, RunSettings, environment_settings
+from rised.methods.composition import Method
 from rised.records.errors import RecordError
 from rised.records.layout import CONFIG
 from rised.records.schemas import from_table, to_table
 from rised.records.shards import read_shard, write_shard
+from rised.rubrics.vocabulary import load_vocabulary
 
 METHODS = Path("configs/methods")
 PANEL_PER_GROUP = 2
@@ -76,6 +78,25 @@ def _refuse_small_panels(config: RunConfig, path: Path) -> None:
             raise ConfigError(
                 f"{path}: environments.{name}.train_tasks is {train_tasks}; {groups} different groups in "
                 f"each update need at least {PANEL_PER_GROUP * groups}"
+            )
+
+
+def refuse_untaggable(config: RunConfig) -> None:
+    """ConfigError if episodes are to be tagged of an environment of which the vocabulary says nothing."""
+    vocabulary = load_vocabulary(Path(config.rubrics.vocabulary))
+    decides = Method.from_settings(config.method, vocabulary).needs_tags
+    reasons = {
+        f"method {config.method.name!r} decides by tags": config.trained_on if decides else [],
+        "rubrics.tag_training is 'always'": config.trained_on if config.rubrics.tag_training == "always" else [],
+        "validation.tags is true": list(config.environments) if config.validation.tags else [],
+    }
+    for reason, names in reasons.items():
+        unknown = [name for name in names if name not in vocabulary.environments]
+        if unknown:
+            raise ConfigError(
+                f"{', '.join(f'environments.{name}' for name in unknown)}: {config.rubrics.vocabulary} says nothing of "
+                f"it, and {reason}: take a method without rubrics (grpo_64, gigpo) with rubrics.tag_training "
+                "when_needed and validation.tags false, or name a vocabulary that covers it in rubrics.vocabulary"
             )
 
 

@@ -52,7 +52,7 @@ from stages.progress import RunProgress
 from stages.provenance import code_hash, refuse_other_basis, refuse_other_inputs, run_header, validation_basis
 from stages.ranks import Ranks
 from stages.saving import LOOP, copy_state
-from stages.setup import load_run, panel, read_tasks, refuse_other_run
+from stages.setup import load_run, panel, read_tasks, refuse_other_run, refuse_untaggable
 from stages.step_times import step_parts, step_timings
 from stages.tagging import play_and_tag
 from stages.workers import WorkerGroup
@@ -299,6 +299,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="run directory (default: likewise)")
     args = parser.parse_args()
     config = load_run(args.config, args.method, args.seed, args.set)
+    refuse_untaggable(config)
     folder = Path("results") / config.experiment
     tasks_path = args.tasks or folder / "tasks.parquet"
     warm_start = args.warm_start or folder / "warm_start"

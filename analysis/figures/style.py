@@ -90,6 +90,7 @@ _ENVIRONMENTS = {
     "webshop": ("#d55e00", "s"),
     "dbbench": ("#0072b2", "^"),
     "appworld": ("#c2528f", "D"),
+    "mapf_frozenlake": ("#56b4e9", "v"),
 }
 _SPARE = (("#7a7a85", "X"), ("#8c6d31", "*"), ("#5b4fb3", "<"), ("#2f8f8f", ">"))
 

@@ -6,7 +6,7 @@ Everything random in an episode follows from the task and the seed given to ``re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -88,7 +88,9 @@ class EnvironmentSpec:
 
     ``settings_type``: pydantic model of the environment's own settings. ``make(settings)`` builds an
     :class:`Environment`. ``prepare(settings, split, count, seed)`` returns the split's tasks (generated, or
-    loaded from the user's files). ``max_turns``: the benchmark's own limit.
+    loaded from the user's files). ``max_turns``: the benchmark's own limit. ``measures(infos)``: for a benchmark that
+    measures more than success, name -> value of one episode from the logs of its turns; the metrics hold the mean of
+    each over the episodes that have it.
     """
 
     name: str
@@ -96,6 +98,7 @@ class EnvironmentSpec:
     make: Callable[[Any], Environment]
     prepare: Callable[[Any, str, int, int], list[Task]]
     max_turns: int
+    measures: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, float]] | None = None
 
 
 ENVIRONMENTS: dict[str, EnvironmentSpec] = {}

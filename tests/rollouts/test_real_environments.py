@@ -1,4 +1,4 @@
-"""The episode loop on the three real environments: the same rollouts with other and with dying workers."""
+"""The episode loop on the four real environments that need no download: the same rollouts with dying workers, too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rised.rollouts.episodes import CollectionRequest, collect_rollouts
 from rised.rollouts.plans import EpisodePlan
 from rised.rollouts.settings import RolloutSettings
 
-NAMES = ("alfworld", "webshop", "dbbench")
+NAMES = ("alfworld", "webshop", "dbbench", "mapf_frozenlake")
 RENDERING = ChatRendering(tokenizer("nano"))
 LIMITS = RolloutSettings(
     max_new_tokens_per_turn=400, max_turns=dict.fromkeys(NAMES, 6), max_episode_tokens=8000, environment_workers=1

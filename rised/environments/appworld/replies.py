@@ -10,8 +10,9 @@ import ast
 import re
 from dataclasses import dataclass
 
+from rised.environments.thinking import without_thinking
+
 MAX_CODE_CHARS = 100_000
-_THINKING = re.compile(r"<(think|thinking)>.*?</\1>", re.DOTALL)
 _OPENING = re.compile(r"```(?:[ \t]*([\w+#.-]*)[ \t]*(?:\n|\Z)|(python3?|py)[ \t]+)?", re.IGNORECASE)
 _CLOSING = re.compile(r"(?:^[ \t]*)?```[ \t]*$", re.MULTILINE)
 _PYTHON = frozenset({"python", "py", "python3"})
@@ -46,7 +47,7 @@ def read_reply(reply: str) -> Reply:
 
     A block without closing fence reaches to the end of the reply. A block in another language is no code.
     """
-    text = _THINKING.sub("", reply)
+    text = without_thinking(reply)
     blocks = _blocks(text)
     tagged = [block for block in blocks if block.language in _PYTHON]
     candidates = tagged or [block for block in blocks if not block.language]

@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from rised.environments.thinking import without_thinking
+
 INVALID_TEXT = "invalid action"
 COMPACT_SEPARATOR = ";"
 
@@ -22,7 +24,6 @@ class Reply(NamedTuple):
 
 
 _INVALID = Reply("invalid")
-_THINKING = re.compile(r"<(think|thinking)>.*?</\1>", re.DOTALL)
 _ACTION = re.compile(r"Action: (.*?)\n")
 _BLOCK = re.compile(r"```sql\n([\s\S]*?)\n```")
 _FINAL = re.compile(r"\nFinal Answer:(.*)")
@@ -30,11 +31,6 @@ _LENIENT_ACTION = re.compile(r"action:[ \t]*(operation|answer)[ \t]*(?:\n|$)", r
 _LENIENT_BLOCK = re.compile(r"```sql[ \t]*\n([\s\S]*?)\s*```", re.IGNORECASE)
 _LENIENT_FINAL = re.compile(r"\n\s*final answer:[ \t]*(\[[\s\S]*?\](?=\s*(?:\n|$))|.*)", re.IGNORECASE)
 _COMPACT = re.compile(r"(sql|answer):(.*)", re.IGNORECASE | re.DOTALL)
-
-
-def without_thinking(reply: str) -> str:
-    """The reply without its closed thinking blocks; formats quoted inside them do not count."""
-    return _THINKING.sub("", reply)
 
 
 def _one_line(sql: str) -> str:
