@@ -2,9 +2,9 @@
 
 The loop plays episodes of a synthetic environment, which answers so many turns with so many tokens at no cost, and the
 learner makes an update of them; one of the four sizes varies, the others stand at the base. Values are processor
-seconds of the rollouts and of the update, and the update's peak of resident memory above what stood before (what the
-allocator had kept from earlier is not in it, so that it is a rough figure). With two ranks, each a process, they are
-those of the slower rank. The growth is the exponent e of a fit size^e: 1 is linear; with ranks -1 would be ideal.
+seconds of the rollouts and of the update, and the update's peak of resident memory above what stood before. With two
+ranks, each a process, they are those of the slower rank. The growth is the exponent e of a fit size^e: 1 is linear;
+with ranks -1 would be ideal.
 
     python -m benchmarks.cost_growth --model data/nano_policy
 """
@@ -12,6 +12,8 @@ those of the slower rank. The growth is the exponent e of a fit size^e: 1 is lin
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import json
 import os
 import subprocess
@@ -100,8 +102,13 @@ def plans(size: Size) -> list[EpisodePlan]:
 
 
 def peak_mib(begin: bool = False) -> float:
-    """Peak of this process's resident memory since the last call with ``begin`` (Linux)."""
+    """Peak of this process's resident memory since the last call with ``begin`` (Linux with glibc).
+
+    ``begin`` gives what the allocator kept of earlier work back to the system first, and says what stands then.
+    """
     if begin:
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
     lines = Path("/proc/self/status").read_text().splitlines()
     name = "VmRSS:" if begin else "VmHWM:"
