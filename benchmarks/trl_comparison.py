@@ -208,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     if done and rows:  # a long benchmark that is stopped leaves what it has
                         write(done, args.out) if args.out else write(done)
     print(table(done))
-    print("\n".join(mean_differences(done)))
+    print("\n".join(mean_differences(done, args.updates)))
 
 
 def summary(curves: Sequence[Measurement], updates: int) -> list[Measurement]:
@@ -233,19 +233,24 @@ def summary(curves: Sequence[Measurement], updates: int) -> list[Measurement]:
     return rates + differences
 
 
-def mean_differences(rows: Sequence[Measurement]) -> list[str]:
-    """A line for each arm and third: the mean of its differences, with the 95% interval of Student's t."""
-    found: dict[tuple[str, str], list[float]] = {}
+def mean_differences(rows: Sequence[Measurement], updates: int) -> list[str]:
+    """A line for each arm and third: the mean of its differences, with the 95% interval over the seeds (Student's t).
+
+    Updates of one run are no independent draws: each seed counts once.
+    """
+    found: dict[tuple[str, str], dict[int, list[float]]] = {}
     for row in rows:
         if row.case.startswith("success less") and row.value is not None:
-            found.setdefault((row.case, row.arm), []).append(row.value)
+            seeds = found.setdefault((row.case, row.arm), {})
+            seeds.setdefault(row.repetition // updates, []).append(row.value)
     lines = []
-    for (case, arm), values in found.items():
-        if len(values) < 2:
+    for (case, arm), seeds in found.items():
+        means = [statistics.mean(values) for values in seeds.values()]
+        if len(means) < 2:
             continue
-        mean, error = statistics.mean(values), statistics.stdev(values) / len(values) ** 0.5
-        half = float(stats.t.ppf(0.975, len(values) - 1)) * error
-        lines.append(f"{case}, {arm}: {mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f}), {len(values)} updates")
+        half = float(stats.t.ppf(0.975, len(means) - 1)) * statistics.stdev(means) / len(means) ** 0.5
+        middle = statistics.mean(means)
+        lines.append(f"{case}, {arm}: {middle:+.3f} ({middle - half:+.3f} to {middle + half:+.3f}), {len(means)} seeds")
     return lines
 
 
