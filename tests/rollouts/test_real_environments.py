@@ -1,4 +1,4 @@
-"""The episode loop on the four real environments that need no download: the same rollouts with other and with dying workers."""
+"""The episode loop on the real environments that need no download: the same rollouts with other and dying workers."""
 
 from __future__ import annotations
 
