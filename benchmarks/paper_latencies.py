@@ -47,7 +47,7 @@ from rised.experiment import RunConfig
 from rised.learner.types import LossTerm, Need, Timings, TrainingSequence, UpdateReport
 from rised.methods.composition import Method
 from rised.records.shards import RunReader
-from rised.rollouts.episodes import collect
+from rised.rollouts.episodes import CollectionRequest, collect_rollouts
 from rised.rubrics.vocabulary import load_vocabulary
 from stages.evaluate import evaluate
 from stages.loop import TRAIN, VALIDATION, quotas, training_plans, validation_plans, validation_rollout
@@ -160,12 +160,12 @@ def record(config: RunConfig, tasks: Sequence[Task], recording: Recording) -> li
         keeper: Any = RecordingPool(pool, recording)
         for step in range(1, config.updates + 1):
             plans = training_plans(config, panels, cursors, {}, None, candidates, step, run_name)  # type: ignore[arg-type]
-            played = collect(plans, engine, policy.rendering, keeper, config.rollout)
+            played = collect_rollouts(engine, CollectionRequest(plans, policy.rendering, keeper, config.rollout))
             played_steps.append((len(played), sum(sum(r.policy_mask) for r in played)))
             for name, count in quotas(candidates, list(panels), step).items():
                 cursors[name] += count
         plans = validation_plans(config, validation, config.updates, run_name)
-        collect(plans, engine, policy.rendering, keeper, validation_rollout(config))
+        collect_rollouts(engine, CollectionRequest(plans, policy.rendering, keeper, validation_rollout(config)))
     recording.requests.clear()
     return played_steps
 

@@ -7,27 +7,22 @@ every episode go on by itself (``continuous``). The rules of an episode are the 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from rised.environments.pool import EnvironmentPool
 from rised.models.protocols import Engine, RequestEngine
-from rised.models.rendering import ChatRendering
 from rised.records.types import Rollout
 from rised.rollouts.cohorts import collect_in_cohorts
 from rised.rollouts.collection import CollectionRequest, CollectTimings, OnRollout, Progress
 from rised.rollouts.continuous import collect_continuously
 from rised.rollouts.oversampling import FirstComplete
-from rised.rollouts.plans import EpisodePlan
-from rised.rollouts.settings import RolloutSettings
 
 __all__ = [
     "CollectTimings",
     "CollectionRequest",
     "OnRollout",
     "Progress",
-    "collect",
     "collect_rollouts",
 ]
 
@@ -58,17 +53,6 @@ def _measured(engine: Engine, timings: CollectTimings) -> Iterator[None]:
     timings.wall_s += time.perf_counter() - begun
     timings.tokens_fed += engine.tokens_fed - fed
     timings.tokens_generated += engine.tokens_generated - generated
-
-
-def collect(
-    plans: Sequence[EpisodePlan],
-    engine: Engine,
-    rendering: ChatRendering,
-    pool: EnvironmentPool,
-    settings: RolloutSettings,
-) -> list[Rollout]:
-    """:func:`collect_rollouts` for a caller of whom nobody hears: a benchmark."""
-    return collect_rollouts(engine, CollectionRequest(plans, rendering, pool, settings))
 
 
 def _collect_the_first(engine: RequestEngine, request: CollectionRequest) -> list[Rollout]:

@@ -17,7 +17,7 @@ from rised.environments.base import Task
 from rised.environments.pool import EnvironmentPool
 from rised.models.rendering import ChatRendering
 from rised.records.types import Rollout
-from rised.rollouts.episodes import collect
+from rised.rollouts.episodes import CollectionRequest, collect_rollouts
 from rised.rollouts.plans import EpisodePlan
 from rised.rollouts.settings import RolloutSettings
 
@@ -98,7 +98,8 @@ def play(
                 left[0] -= 1
                 os.kill(pool.worker_pids[left[0] % workers], signal.SIGKILL)
 
-        rollouts = collect(plans, Replay(cohorts), RENDERING, pool, LIMITS, on_progress=kill)
+        request = CollectionRequest(plans, RENDERING, pool, LIMITS, on_progress=kill)
+        rollouts = collect_rollouts(Replay(cohorts), request)
         assert pool.restarts == kills and pool.faults == []
     return rollouts
 
