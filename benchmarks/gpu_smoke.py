@@ -44,7 +44,7 @@ from rised.learner.types import LossTerm, Need
 from rised.methods.registry import build, piece_settings
 from rised.models.engine import TransformersEngine
 from rised.models.protocols import Generated
-from rised.models.sampling import episode_uniforms
+from rised.models.randomness import episode_uniforms
 from rised.models.shape import ModelShape
 
 RESERVE = 0.1

@@ -25,7 +25,7 @@ from rised.models.engine_settings import VllmEngineSettings
 from rised.models.engines import ENGINES
 from rised.models.errors import ModelError
 from rised.models.protocols import GenerationRequest, RequestEngine
-from rised.models.sampling import reply_seed
+from rised.models.randomness import reply_seed
 from rised.models.vllm_engine import VllmEngine
 
 GPU_SHARE = 0.35

@@ -9,10 +9,6 @@ from __future__ import annotations
 
 import torch
 
-from rised.models.randomness import episode_uniforms, reply_seed
-
-__all__ = ["episode_uniforms", "reply_seed", "sample"]
-
 
 def sample(
     logits_NV: torch.Tensor, temperature: float, uniforms_N: torch.Tensor, top_p: float = 1.0
