@@ -7,6 +7,10 @@ from pathlib import Path
 import small_experiments
 from small_experiments import SmallExperiment
 
+from rised.records import faults
+from rised.records.digest import reproducible_digest
+from rised.records.shards import RunReader
+
 LAGGED = """
 extends: [learning.yaml]
 experiment: lagged
@@ -34,3 +38,31 @@ pipeline: {lag: 1}
 def make_experiment(folder: Path, repository: Path, policy: Path, *overrides: str) -> SmallExperiment:
     """As :func:`small_experiments.make_experiment`."""
     return small_experiments.make_experiment(folder, repository, policy, "lagged", LAGGED, *overrides)
+
+
+def undisturbed_run(experiment: SmallExperiment, repository: Path, folder: Path, *overrides: str) -> list[str]:
+    """Train ``folder/run`` in a process of its own; the names of all places that it offers to die at."""
+    import pytest
+    from test_resume import in_child
+
+    def run() -> None:
+        faults.arm(list_to=str(folder / "points"))
+        experiment.train(folder / "run", "rised", *overrides)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(repository)
+        assert in_child(run) == 0
+    return (folder / "points").read_text().splitlines()
+
+
+def metric(run: Path, name: str) -> dict[int, float | None]:
+    """step -> the metric's value."""
+    return {row["step"]: row["value"] for row in RunReader(run).metrics().to_pylist() if row["name"] == name}
+
+
+def assert_same_parts(run: Path, other: Path, *parts: str) -> None:
+    """All files below ``parts`` of ``other`` are in ``run``, byte for byte."""
+    found, expected = reproducible_digest(run), reproducible_digest(other)
+    for part in parts:
+        names = {name for name in expected if name.startswith(part)}
+        assert names and {name: found.get(name) for name in names} == {name: expected[name] for name in names}, part

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from lagged_experiment import make_experiment
+from lagged_experiment import assert_same_parts, make_experiment, metric, undisturbed_run
 from small_experiments import SmallExperiment
 from test_ranks import EPISODE, Job, await_file, columns
 from test_resume import in_child
@@ -54,19 +54,7 @@ def undisturbed(
 ) -> tuple[Path, list[str]]:
     """A run and the names of all places that it offers to die at."""
     folder = tmp_path_factory.mktemp("undisturbed")
-
-    def run() -> None:
-        faults.arm(list_to=str(folder / "points"))
-        experiment.train(folder / "run", "rised")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(repository)
-        assert in_child(run) == 0
-    return folder / "run", (folder / "points").read_text().splitlines()
-
-
-def metric(run: Path, name: str) -> dict[int, float | None]:
-    return {row["step"]: row["value"] for row in RunReader(run).metrics().to_pylist() if row["name"] == name}
+    return folder / "run", undisturbed_run(experiment, repository, folder)
 
 
 def test_a_step_is_played_by_the_weights_of_two_updates_before_it(undisturbed: tuple[Path, list[str]]) -> None:
@@ -175,10 +163,8 @@ def test_a_finished_run_that_gets_more_updates_goes_on_as_if_it_had_never_ended(
 ) -> None:
     experiment.train(tmp_path, "rised", "updates=2")
     experiment.train(tmp_path, "rised")
-    found, expected = reproducible_digest(tmp_path), reproducible_digest(undisturbed[0])
-    for part in ("rollouts/", "tags/", "selections/", "state/", "checkpoints/step-000004"):
-        names = {name for name in expected if name.startswith(part)}
-        assert names and {name: found[name] for name in names} == {name: expected[name] for name in names}
+    parts = ("rollouts/", "tags/", "selections/", "state/", "checkpoints/step-000004")
+    assert_same_parts(tmp_path, undisturbed[0], *parts)
 
 
 def test_an_engine_with_weights_of_its_own_plays_them_while_the_only_other_model_learns(
@@ -191,10 +177,7 @@ def test_an_engine_with_weights_of_its_own_plays_them_while_the_only_other_model
     narrowed.train(tmp_path / "whole", "rised", narrow, "agreement.k3_limit=null")
     for updates in (1, 3, 4):
         narrowed.train(tmp_path / "parts", "rised", narrow, f"updates={updates}", "agreement.k3_limit=null")
-    whole, parts = reproducible_digest(tmp_path / "whole"), reproducible_digest(tmp_path / "parts")
-    for part in ("rollouts/", "tags/", "state/"):
-        names = {name for name in whole if name.startswith(part)}
-        assert names and {name: parts[name] for name in names} == {name: whole[name] for name in names}
+    assert_same_parts(tmp_path / "parts", tmp_path / "whole", "rollouts/", "tags/", "state/")
 
 
 def test_a_wish_to_stop_ends_the_run_without_waiting_for_the_next_steps_episodes(
@@ -241,11 +224,8 @@ def test_a_policy_that_writes_does_so_while_nobody_plays(
     experiment.train(tmp_path / "whole", "orsd")
     experiment.train(tmp_path / "parts", "orsd", "updates=2")
     experiment.train(tmp_path / "parts", "orsd")
-    whole, parts = reproducible_digest(tmp_path / "whole"), reproducible_digest(tmp_path / "parts")
     assert all((metric(tmp_path / "whole", "gradient_norm")[step] or 0) > 0 for step in (1, 2, 3, 4))
-    for part in ("rollouts/", "rubric_bundles/", "state/"):
-        names = {name for name in whole if name.startswith(part)}
-        assert names and {name: parts[name] for name in names} == {name: whole[name] for name in names}
+    assert_same_parts(tmp_path / "parts", tmp_path / "whole", "rollouts/", "rubric_bundles/", "state/")
 
 
 def test_processes_that_play_and_learn_and_a_node_that_only_plays_agree_with_one_alone(

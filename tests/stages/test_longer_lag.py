@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lagged_experiment import make_experiment
+from lagged_experiment import assert_same_parts, make_experiment, metric, undisturbed_run
 from scripted_judge_server import ScriptedServer
 from small_experiments import SmallExperiment
 from test_ranks import EPISODE, Job, columns
@@ -43,26 +43,7 @@ def undisturbed(
 ) -> tuple[Path, list[str]]:
     """A run and the names of all places that it offers to die at."""
     folder = tmp_path_factory.mktemp("undisturbed")
-
-    def run() -> None:
-        faults.arm(list_to=str(folder / "points"))
-        experiment.train(folder / "run", "rised", *AHEAD)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(repository)
-        assert in_child(run) == 0
-    return folder / "run", (folder / "points").read_text().splitlines()
-
-
-def metric(run: Path, name: str) -> dict[int, float | None]:
-    return {row["step"]: row["value"] for row in RunReader(run).metrics().to_pylist() if row["name"] == name}
-
-
-def same_parts(run: Path, other: Path, *parts: str) -> None:
-    found, expected = reproducible_digest(run), reproducible_digest(other)
-    for part in parts:
-        names = {name for name in expected if name.startswith(part)}
-        assert names and {name: found.get(name) for name in names} == {name: expected[name] for name in names}, part
+    return folder / "run", undisturbed_run(experiment, repository, folder, *AHEAD)
 
 
 def test_a_step_is_played_by_the_weights_of_as_many_updates_before_it(undisturbed: tuple[Path, list[str]]) -> None:
@@ -136,7 +117,7 @@ def test_a_run_that_goes_on_after_every_step_is_the_same(
 ) -> None:
     for updates in range(1, 8):
         experiment.train(tmp_path, "rised", *AHEAD, f"updates={updates}")
-    same_parts(tmp_path, undisturbed[0], "rollouts/", "tags/", "selections/", "state/")
+    assert_same_parts(tmp_path, undisturbed[0], "rollouts/", "tags/", "selections/", "state/")
 
 
 def test_an_engine_with_weights_of_its_own_plays_ahead_while_the_only_other_model_learns(
@@ -149,7 +130,7 @@ def test_an_engine_with_weights_of_its_own_plays_ahead_while_the_only_other_mode
     narrowed.train(tmp_path / "whole", "rised", *more)
     for updates in (2, 5, 7):
         narrowed.train(tmp_path / "parts", "rised", *more, f"updates={updates}")
-    same_parts(tmp_path / "parts", tmp_path / "whole", "rollouts/", "tags/", "state/")
+    assert_same_parts(tmp_path / "parts", tmp_path / "whole", "rollouts/", "tags/", "state/")
 
 
 def test_a_node_that_only_plays_ahead_agrees_with_one_process_alone(
