@@ -140,8 +140,9 @@ class Episodes:
         """With a lag: hand over the weights before this step's update, and begin another step with them, once."""
         if self.lag and self._looked_ahead < number:
             self._looked_ahead = number
-            self._workers.hand_over()
             if more(number + self.lag):
+                if number > 1:  # whoever plays has had the weights before the first update from the start
+                    self._workers.hand_over()
                 self._begin()
 
     def rest(self) -> None:
