@@ -24,8 +24,14 @@ def at_the_root(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
+def cases_dir() -> Path:
+    """Folder of failures met elsewhere, rebuilt with inputs of our own: one subfolder and `case.md` per case."""
+    return REPOSITORY / "tests" / "cases"
+
+
+@pytest.fixture(scope="session")
 def shared_dir() -> Path:
-    """Folder of real data files and cases that are not part of the repository; skips where it is absent."""
+    """Folder of whole real data files that are not part of the repository; skips where it is absent."""
     candidates = [os.environ.get("RISED_SHARED"), str(REPOSITORY.parent / "shared")]
     for candidate in candidates:
         if candidate and Path(candidate).is_dir():

@@ -24,8 +24,8 @@ def table_of(names: list[str], index_name: str = "method_name") -> PrintedTable:
 
 
 @pytest.fixture(scope="module")
-def awkward_names(shared_dir: Path) -> list[dict[str, str]]:
-    return json.loads((shared_dir / "cases" / "51-names-in-latex-and-markdown" / "names.json").read_text())
+def awkward_names(cases_dir: Path) -> list[dict[str, str]]:
+    return json.loads((cases_dir / "51-names-in-latex-and-markdown" / "names.json").read_text())
 
 
 def test_the_seventeen_awkward_names_are_escaped_as_the_case_lists_them(awkward_names: list[dict[str, str]]) -> None:

@@ -48,7 +48,9 @@ def test_the_tables_of_an_experiment_compile(tmp_path: Path) -> None:
     assert "Missing character" not in log
 
 
-def test_awkward_names_and_texts_from_episodes_compile(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_awkward_names_and_texts_from_episodes_compile(
+    tmp_path: Path, cases_dir: Path, request: pytest.FixtureRequest
+) -> None:
     names = [
         "ρ, λ and Ω",
         "Α is no Latin A",
@@ -59,9 +61,8 @@ def test_awkward_names_and_texts_from_episodes_compile(tmp_path: Path, request: 
         "“quoted” – it’s…",
         "日 a & b_c",
     ]
-    shared = Path(__file__).resolve().parents[3] / "shared" / "cases" / "51-names-in-latex-and-markdown" / "names.json"
-    if shared.is_file():
-        names += [entry["name"] for entry in json.loads(shared.read_text())]
+    case = json.loads((cases_dir / "51-names-in-latex-and-markdown" / "names.json").read_text())
+    names += [entry["name"] for entry in case]
     rows = [[Cell(name), Cell(name)] for name in names]
     long_head = "a head that is longer than a line " * 8
     table = PrintedTable(

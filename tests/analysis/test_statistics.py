@@ -18,8 +18,8 @@ def outcomes(rate: float, seeds: int = 2, tasks: int = 200, seed: int = 1) -> di
     return {e: (rng.random((seeds, tasks)) < rate).astype(float) for e in ("alfworld", "webshop")}
 
 
-def test_correlations_of_the_listed_series_are_exact(shared_dir: Path) -> None:
-    cases = json.loads((shared_dir / "cases" / "50-correlation-edges" / "expected.json").read_text())
+def test_correlations_of_the_listed_series_are_exact(cases_dir: Path) -> None:
+    cases = json.loads((cases_dir / "50-correlation-edges" / "expected.json").read_text())
     assert len(cases) == 7
     for case in cases:
         found = correlate(case["signal"], case["improvement"])

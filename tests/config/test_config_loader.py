@@ -76,8 +76,8 @@ class Scalars(Settings):
 
 
 @pytest.fixture()
-def lr_yaml(shared_dir: Path) -> Path:
-    return shared_dir / "cases" / "45-yaml-scalars" / "lr.yaml"
+def lr_yaml(cases_dir: Path) -> Path:
+    return cases_dir / "45-yaml-scalars" / "lr.yaml"
 
 
 def test_a_key_given_twice_is_an_error_with_both_lines(lr_yaml: Path) -> None:

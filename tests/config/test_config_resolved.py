@@ -149,12 +149,12 @@ def test_every_key_of_the_library_is_strict_or_operational() -> None:
     assert {cls.__qualname__: gaps for cls in classes if (gaps := classification_gaps(cls))} == {}
 
 
-def test_paths_that_batch_jobs_carry_are_accepted_and_others_named(shared_dir: Path) -> None:
+def test_paths_that_batch_jobs_carry_are_accepted_and_others_named(cases_dir: Path) -> None:
     """Case 41, by its own list of folder names."""
     import json
 
     refused = {"per%j": "'%j'", "back\\slash": r"backslash '\\'", "new\nline": r"line break \(line feed\)"}
-    names = json.loads((shared_dir / "cases" / "41-awkward-run-paths" / "paths.json").read_text())
+    names = json.loads((cases_dir / "41-awkward-run-paths" / "paths.json").read_text())
     assert len(names) == 14 and set(refused) <= set(names)
     for name in names:
         if name in refused:

@@ -230,8 +230,8 @@ def test_repeated_output_is_looked_for_before_success(tasks: list[Task], environ
     assert (result.stop, result.success, result.reward) == ("repeated_output", False, 0.0)
 
 
-def test_the_faithful_mapping_is_agentbenchs_on_all_rows_of_the_case(shared_dir: Path) -> None:
-    case = json.loads((shared_dir / "cases/07-alfworld-nearest-action-is-wrong-object/expected.json").read_text())
+def test_the_faithful_mapping_is_agentbenchs_on_all_rows_of_the_case(cases_dir: Path) -> None:
+    case = json.loads((cases_dir / "07-alfworld-nearest-action-is-wrong-object/expected.json").read_text())
     assert len(case["cases"]) == 16
     for row in case["cases"]:
         mapped = map_faithful(row["reply"], case["admissible"])

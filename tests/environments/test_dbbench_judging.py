@@ -20,14 +20,14 @@ from rised.environments.dbbench.judging import (
 from rised.environments.dbbench.replies import Reply, match_compact, match_published, parse_reply
 
 
-def _case(shared_dir: Path, number: str) -> list[dict[str, Any]]:
-    (path,) = (shared_dir / "cases").glob(f"{number}-*/expected.json")
+def _case(cases_dir: Path, number: str) -> list[dict[str, Any]]:
+    (path,) = cases_dir.glob(f"{number}-*/expected.json")
     rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     return rows
 
 
-def test_every_recorded_answer_pair_gets_the_published_verdict_and_cleaning(shared_dir: Path) -> None:
-    rows = _case(shared_dir, "11")
+def test_every_recorded_answer_pair_gets_the_published_verdict_and_cleaning(cases_dir: Path) -> None:
+    rows = _case(cases_dir, "11")
     assert len(rows) == 61
     for row in rows:
         assert clean_answer(row["answer"]) == row["answer_cleaned"], row
@@ -35,8 +35,8 @@ def test_every_recorded_answer_pair_gets_the_published_verdict_and_cleaning(shar
         assert answers_equal(row["answer"], row["gold"]) is row["correct"], row
 
 
-def test_every_recorded_table_has_the_hash_that_mariadb_gave(shared_dir: Path) -> None:
-    rows = _case(shared_dir, "13")
+def test_every_recorded_table_has_the_hash_that_mariadb_gave(cases_dir: Path) -> None:
+    rows = _case(cases_dir, "13")
     assert len(rows) == 12
     numbered = [(str(index), "v", "w") for index in range(200)]
     for row in rows:
@@ -44,8 +44,8 @@ def test_every_recorded_table_has_the_hash_that_mariadb_gave(shared_dir: Path) -
         assert table_hash(row.get("rows", numbered), limit) == row["md5"], row["name"]
 
 
-def test_every_recorded_reply_is_read_as_published_and_as_lenient(shared_dir: Path) -> None:
-    rows = _case(shared_dir, "15")
+def test_every_recorded_reply_is_read_as_published_and_as_lenient(cases_dir: Path) -> None:
+    rows = _case(cases_dir, "15")
     assert len(rows) == 20
     kinds = {"sql": "operation"}
     for row in rows:

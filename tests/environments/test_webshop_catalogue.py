@@ -42,8 +42,8 @@ def _raw(asin: str, **fields: Any) -> dict[str, Any]:
     } | fields
 
 
-def test_odd_prices_follow_the_reference_and_drop_no_product(shared_dir: Path) -> None:
-    case = shared_dir / "cases" / "01-webshop-odd-prices"
+def test_odd_prices_follow_the_reference_and_drop_no_product(cases_dir: Path) -> None:
+    case = cases_dir / "01-webshop-odd-prices"
     raw = json.loads((case / "products.json").read_text())
     expected = json.loads((case / "expected.json").read_text())
     catalogue = build_catalogue(raw, {}, {}, price_seed=1)

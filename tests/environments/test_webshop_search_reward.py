@@ -74,15 +74,15 @@ def test_terms_are_those_of_lucenes_english_analyser(text: str, terms: list[str]
     assert SearchIndex([_product("0", "kettle")]).tokens(text) == terms
 
 
-def _cases(shared_dir: Path) -> list[dict[str, Any]]:
+def _cases(cases_dir: Path) -> list[dict[str, Any]]:
     cases: list[dict[str, Any]] = json.loads(
-        (shared_dir / "cases" / "05-webshop-reward-arithmetic" / "expected.json").read_text()
+        (cases_dir / "05-webshop-reward-arithmetic" / "expected.json").read_text()
     )
     return cases
 
 
-def test_the_thirteen_purchases_earn_exactly_their_reward(shared_dir: Path) -> None:
-    cases = _cases(shared_dir)
+def test_the_thirteen_purchases_earn_exactly_their_reward(cases_dir: Path) -> None:
+    cases = _cases(cases_dir)
     assert len(cases) == 13
     for case in cases:
         bought, wanted = case["bought"], case["goal"]

@@ -17,8 +17,8 @@ from rised.methods.streams import Reduction
 
 
 @pytest.fixture(scope="module")
-def case(shared_dir: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((shared_dir / "cases/29-empty-masks-and-denominators/batch.json").read_text())
+def case(cases_dir: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((cases_dir / "29-empty-masks-and-denominators/batch.json").read_text())
     return found
 
 

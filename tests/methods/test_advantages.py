@@ -24,8 +24,8 @@ def advantage(**settings: Any) -> Advantage:
 
 
 @pytest.fixture(scope="module")
-def table(shared_dir: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((shared_dir / "cases/28-advantage-table/expected.json").read_text())
+def table(cases_dir: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((cases_dir / "28-advantage-table/expected.json").read_text())
     return found
 
 

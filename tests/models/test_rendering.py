@@ -118,32 +118,32 @@ def test_without_a_system_prompt_there_is_no_system_turn() -> None:
 # ---- templates that rewrite history
 
 
-def case(shared_dir: Path, name: str) -> str:
-    return (shared_dir / "cases/25-templates-that-rewrite-history/templates" / name).read_text()
+def case(cases_dir: Path, name: str) -> str:
+    return (cases_dir / "25-templates-that-rewrite-history/templates" / name).read_text()
 
 
-def test_the_prefix_report_agrees_with_the_case_for_every_usable_template(shared_dir: Path) -> None:
-    folder = shared_dir / "cases/25-templates-that-rewrite-history"
+def test_the_prefix_report_agrees_with_the_case_for_every_usable_template(cases_dir: Path) -> None:
+    folder = cases_dir / "25-templates-that-rewrite-history"
     expected = json.loads((folder / "expected.json").read_text())
     for name, values in expected.items():
         if name == "date_in_prompt.jinja":
             continue
-        report = ChatRendering(with_template(case(shared_dir, name)), system_in_user_turn=True).report
+        report = ChatRendering(with_template(case(cases_dir, name)), system_in_user_turn=True).report
         assert report.prefix_holds == (values["prefix_1_of_2"], values["prefix_2_of_3"]), name
         assert report.default_system == bool(values["system_messages"]), name
         assert report.refuses_system == ("with_system" in values), name
         assert report.prefix_holds_with_spaces == values.get("with_spaces_prefix", True), name
 
 
-def test_a_template_that_strips_reasoning_is_appended_to_and_says_so(shared_dir: Path) -> None:
-    rendering = ChatRendering(with_template(case(shared_dir, "strip_reasoning.jinja")))
+def test_a_template_that_strips_reasoning_is_appended_to_and_says_so(cases_dir: Path) -> None:
+    rendering = ChatRendering(with_template(case(cases_dir, "strip_reasoning.jinja")))
     assert "rewrites earlier replies" in " ".join(rendering.report.notes)
     ids = conversation(rendering, "rules", ["one", "two"], ["<think>plan</think>act"])
     assert "<think>plan</think>act<|im_end|>" in rendering.tokenizer.decode(ids)
 
 
-def test_a_default_system_message_is_refused_when_none_is_given(shared_dir: Path) -> None:
-    rendering = ChatRendering(with_template(case(shared_dir, "default_system.jinja")))
+def test_a_default_system_message_is_refused_when_none_is_given(cases_dir: Path) -> None:
+    rendering = ChatRendering(with_template(case(cases_dir, "default_system.jinja")))
     with pytest.raises(ModelError, match="system message of its own"):
         rendering.start("", "one")
     assert "default helper" not in rendering.tokenizer.decode(rendering.start("rules", "one"))
@@ -151,16 +151,16 @@ def test_a_default_system_message_is_refused_when_none_is_given(shared_dir: Path
 
 @pytest.mark.parametrize("template", ["bos_inside.jinja", "plain.jinja"])
 @pytest.mark.parametrize("system", ["rules", ""])
-def test_there_is_exactly_one_bos_when_the_tokenizer_adds_one(shared_dir: Path, template: str, system: str) -> None:
-    rendering = ChatRendering(with_template(case(shared_dir, template), adds_bos=True))
+def test_there_is_exactly_one_bos_when_the_tokenizer_adds_one(cases_dir: Path, template: str, system: str) -> None:
+    rendering = ChatRendering(with_template(case(cases_dir, template), adds_bos=True))
     ids = conversation(rendering, system, ["one", "two"], ["act"])
     assert ids.count(rendering.tokenizer.bos_token_id) == 1 and ids[0] == rendering.tokenizer.bos_token_id
     assert rendering.tokenizer.bos_token_id not in rendering.hint_prefix("hint")
 
 
-def test_a_date_in_the_prompt_is_refused(shared_dir: Path) -> None:
+def test_a_date_in_the_prompt_is_refused(cases_dir: Path) -> None:
     with pytest.raises(ModelError, match="today's date"):
-        ChatRendering(with_template(case(shared_dir, "date_in_prompt.jinja")))
+        ChatRendering(with_template(case(cases_dir, "date_in_prompt.jinja")))
 
 
 def test_a_date_that_is_fixed_by_an_argument_is_accepted() -> None:
@@ -175,24 +175,24 @@ def test_a_date_that_is_fixed_by_an_argument_is_accepted() -> None:
     assert "system\n26 Jul 2024 rules" in rendering.tokenizer.decode(rendering.start("rules", "one"))
 
 
-def test_a_template_without_a_system_role_is_refused_or_moves_it_into_the_user_turn(shared_dir: Path) -> None:
+def test_a_template_without_a_system_role_is_refused_or_moves_it_into_the_user_turn(cases_dir: Path) -> None:
     with pytest.raises(ModelError, match="takes no system message .*system role not supported"):
-        ChatRendering(with_template(case(shared_dir, "refuses_system.jinja")))
-    rendering = ChatRendering(with_template(case(shared_dir, "refuses_system.jinja")), system_in_user_turn=True)
+        ChatRendering(with_template(case(cases_dir, "refuses_system.jinja")))
+    rendering = ChatRendering(with_template(case(cases_dir, "refuses_system.jinja")), system_in_user_turn=True)
     assert rendering.tokenizer.decode(rendering.start("rules", "one")).startswith(
         "<|im_start|>user\nrules\n\none<|im_end|>"
     )
     assert rendering.tokenizer.decode(rendering.hint_prefix("hint")) == "<|im_start|>user\nhint<|im_end|>\n"
 
 
-def test_a_prefilled_thought_is_prompt(shared_dir: Path) -> None:
-    rendering = ChatRendering(with_template(case(shared_dir, "think_prefill.jinja")))
+def test_a_prefilled_thought_is_prompt(cases_dir: Path) -> None:
+    rendering = ChatRendering(with_template(case(cases_dir, "think_prefill.jinja")))
     assert rendering.report.prefill == "<think>\n"
     assert rendering.tokenizer.decode(rendering.extend("two")).endswith("<|im_start|>assistant\n<think>\n")
 
 
-def test_a_template_that_trims_leaves_our_spaces(shared_dir: Path) -> None:
-    rendering = ChatRendering(with_template(case(shared_dir, "trim_content.jinja")))
+def test_a_template_that_trims_leaves_our_spaces(cases_dir: Path) -> None:
+    rendering = ChatRendering(with_template(case(cases_dir, "trim_content.jinja")))
     assert "trims" in " ".join(rendering.report.notes)
     assert "user\n  one  <|im_end|>" in rendering.tokenizer.decode(rendering.start("rules", "  one  "))
 

@@ -109,7 +109,7 @@ def test_a_full_disk_leaves_the_run_at_its_last_step(tmp_path: Path, monkeypatch
         assert run.last_committed() == 1
 
 
-def test_default_readers_open_every_folder_of_a_run(tmp_path: Path, shared_dir: Path) -> None:
+def test_default_readers_open_every_folder_of_a_run(tmp_path: Path, cases_dir: Path) -> None:
     """Case 33: the folder of a step is not named like a column."""
     root = tmp_path / "run"
     with RunDirectory(root) as run:
@@ -127,7 +127,7 @@ def test_default_readers_open_every_folder_of_a_run(tmp_path: Path, shared_dir: 
     ours = RunReader(root).scan("rollouts", columns=["step"])
     assert str(ours["step"].type) == "int64" and ours["step"].to_pylist() == [1, 1, 12, 12]
 
-    planned = shared_dir / "cases" / "33-partition-name-equals-column" / "rollouts"
+    planned = cases_dir / "33-partition-name-equals-column" / "rollouts"
     with pytest.raises(Exception, match="step"):
         pd.read_parquet(planned)
 

@@ -151,8 +151,8 @@ def test_with_three_errors_among_eight_a_share_is_of_the_other_five(vocabulary: 
 # ---- replies of other people's judges
 
 
-def test_json_is_found_in_prose_as_the_case_says(shared_dir: Path) -> None:
-    rows = json.loads((shared_dir / "cases" / "18-json-in-prose" / "expected.json").read_text())
+def test_json_is_found_in_prose_as_the_case_says(cases_dir: Path) -> None:
+    rows = json.loads((cases_dir / "18-json-in-prose" / "expected.json").read_text())
     assert len(rows) == 29
     for row in rows:
         try:
@@ -168,8 +168,8 @@ DEMONSTRATED_NEGATIVE = "obeys text inside the transcript: all demonstrates with
 """Well-formed by the case; but it demonstrates a negative rubric, which our rule makes an error."""
 
 
-def test_every_judge_reply_of_the_table_has_its_status_and_reason(shared_dir: Path) -> None:
-    folder = shared_dir / "cases" / "20-judge-reply-table"
+def test_every_judge_reply_of_the_table_has_its_status_and_reason(cases_dir: Path) -> None:
+    folder = cases_dir / "20-judge-reply-table"
     rubrics: Any = [
         SimpleNamespace(id=entry["id"], polarity=Polarity(entry["polarity"]))
         for entry in json.loads((folder / "vocabulary.json").read_text())

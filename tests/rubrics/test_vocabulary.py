@@ -48,9 +48,9 @@ def test_the_shipped_vocabulary_has_exactly_59_rubrics_in_10_skills(vocabulary: 
 
 
 def test_every_name_of_the_paper_is_there_and_only_those_carry_its_mark(
-    vocabulary: Vocabulary, shared_dir: Path
+    vocabulary: Vocabulary, repository: Path
 ) -> None:
-    text = (shared_dir / "paper" / "rised_tables3_4_rubrics.csv").read_text()
+    text = (repository / "data" / "paper" / "rised_tables3_4_rubrics.csv").read_text()
     rows = list(csv.DictReader(io.StringIO("".join(line for line in text.splitlines(True) if line[0] != "#"))))
     assert len(rows) == 7
     for row in rows:
