@@ -7,6 +7,7 @@ schema of the request: the first rubric shown in turn 0, all others absent, or r
 ``discovery`` answers as the scripted stand-in of rubric discovery does, and so does ``ok`` for any other schema. Run
 with ``--unready FILE`` it is healthy only while that file is missing; with ``--doomed FILE`` it ends at once while that
 file exists.
+A behaviour waits ``after_s`` seconds first, and until ``together`` requests were in flight at once.
 ``--latency`` is how long an unscripted reply takes, in seconds.
 """
 
@@ -38,6 +39,7 @@ class _State:
         self.reset()
 
     def reset(self) -> None:
+        self.round = getattr(self, "round", 0) + 1
         self.script: list[dict[str, Any]] = []
         self.requests: list[dict[str, Any]] = []
         self.in_flight = self.most_in_flight = 0
@@ -82,7 +84,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200 if ready else 503, "")
         elif self.path == "/state":
             self._send(200, json.dumps({"pid": os.getpid(), "argv": sys.argv, "cuda": os.getenv("CUDA_VISIBLE_DEVICES"),
-                                        "requests": STATE.requests, "most": STATE.most_in_flight}))  # fmt: skip
+                                        "requests": STATE.requests, "most": STATE.most_in_flight,
+                                        "in_flight": STATE.in_flight}))  # fmt: skip
         else:
             self._send(404, "")
 
@@ -101,16 +104,18 @@ class _Handler(BaseHTTPRequestHandler):
             behaviour = STATE.script.pop(0) if STATE.script else {"kind": "ok", "after_s": self.latency_s}
             headers = {name.lower(): value for name, value in self.headers.items()}
             STATE.requests.append({"body": body, "headers": headers})
+            round_ = STATE.round
             STATE.in_flight += 1
             STATE.most_in_flight = max(STATE.most_in_flight, STATE.in_flight)
         try:
             self._act(behaviour, body)
         finally:
             with STATE.lock:
-                STATE.in_flight -= 1
+                STATE.in_flight -= round_ == STATE.round  # one of an earlier script may still sleep
 
     def _act(self, behaviour: Mapping[str, Any], body: Mapping[str, Any]) -> None:
         time.sleep(behaviour.get("after_s", 0))
+        wait_until(lambda: STATE.most_in_flight >= behaviour.get("together", 0))
         kind = behaviour["kind"]
         if kind == "ok" and _schema_name(body) == "bundle_scores":
             self._complete(scores_reply(body), "stop")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -139,13 +138,14 @@ def test_files_extensions_settings_chance_and_clock_are_out_of_reach(
     assert backend.execute("SELECT COUNT(*) FROM `staff list`").rows == ((4,),)
 
 
-def test_an_endless_recursive_query_is_stopped_by_its_instruction_budget(backend: SqliteBackend) -> None:
-    start = time.monotonic()
+def test_an_endless_recursive_query_is_stopped_by_its_instruction_budget() -> None:
+    backend = SqliteBackend(max_statement_s=3600)
+    backend.open([TABLE])
     endless = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT COUNT(*) FROM r"
     first, second = backend.execute(endless), backend.execute(endless)
     assert first.error_class == "limit" and first == second
-    assert time.monotonic() - start < 10
     assert backend.execute("SELECT 1").rows == ((1,),)
+    backend.close()
 
 
 def test_the_clock_stops_a_statement_that_the_budget_lets_through() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -276,17 +275,6 @@ def test_a_worker_needs_no_spacy(compact: WebshopSettings, tasks: list[Task]) ->
         "assert not [name for name in sys.modules if name.split('.')[0] in ('spacy', 'torch')]\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_compact_steps_are_fast(compact: WebshopSettings, tasks: list[Task]) -> None:
-    environment = WebshopEnvironment(compact)
-    recorded = [_play(environment, task, 0, 0.1)[0] for task in tasks]
-    start = time.process_time()
-    for task, actions in zip(tasks, recorded, strict=True):
-        environment.reset(task, 0)
-        for action in actions:
-            environment.step(action)
-    assert sum(map(len, recorded)) / (time.process_time() - start) > 1000
 
 
 def test_a_step_after_the_purchase_or_before_reset_is_a_fault(compact: WebshopSettings, tasks: list[Task]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from rised.learner import learner as learner_module
 from rised.learner.learner import Learner
 from rised.learner.settings import LearnerSettings
 from rised.learner.types import LossTerm, Need, Reduction, TrainingSequence, UpdateReport
@@ -104,6 +107,19 @@ def terms(
 def learner(model: Qwen2ForCausalLM | None = None, **settings: Any) -> Learner:
     defaults: dict[str, Any] = {"learning_rate": 1e-3, "gradient_share_every": 0, "micro_batch_tokens": 128}
     return Learner(model or tiny_model(), tiny_model(seed=9), LearnerSettings(**(defaults | settings)), temperature=0.8)
+
+
+def count_passes(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Sequences that learners score without gradient from now on, by "reference" and "teacher"; counts as they go."""
+    counted: Counter[str] = Counter()
+    score = learner_module.scored_without_gradient
+
+    def counting(scorer: Any, batch: Any, *arguments: Any, with_prefix: bool = False, **options: Any) -> Any:
+        counted["teacher" if with_prefix else "reference"] += len(batch)
+        return score(scorer, batch, *arguments, with_prefix=with_prefix, **options)
+
+    monkeypatch.setattr(learner_module, "scored_without_gradient", counting)
+    return counted
 
 
 def measures(report: UpdateReport) -> dict[str, float | None]:

@@ -388,7 +388,7 @@ def test_a_step_that_a_thread_commits_is_invisible_until_all_of_it_is_written(tm
         later(run, 0, lambda step: None)
 
         def write(step: Step) -> None:
-            assert written.wait(30)
+            assert written.wait(120)
             step.write_state("weights", b"w")
 
         later(run, 1, write)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import random
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from rised.models.engine import TransformersEngine
 from rised.models.rendering import ChatRendering
 from rised.models.scoring import sequence_logprobs
 from rised.records.types import Rollout, StopReason
+from rised.rollouts import cohorts, episodes
 from rised.rollouts.episodes import CollectionRequest, CollectTimings, collect_rollouts
 from rised.rollouts.plans import EpisodePlan
 from rised.rollouts.settings import RolloutSettings
@@ -307,7 +310,17 @@ def test_steering_text_is_seen_by_the_policy_and_stored_with_its_hash(
     assert plain.system_prompt == pool.system_prompt("countdown") and plain.steering_text_hash == ""
 
 
-def test_timings_count_tokens(engine: TransformersEngine, pool: EnvironmentPool, reference: list[Rollout]) -> None:
+def ticking(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
+    """Give modules a clock that is one second further whenever it is read."""
+    clock = SimpleNamespace(perf_counter=itertools.count(1.0).__next__)
+    for module in modules:
+        monkeypatch.setattr(module, "time", clock)
+
+
+def test_timings_count_tokens_and_the_seconds_of_each_part(
+    engine: TransformersEngine, pool: EnvironmentPool, reference: list[Rollout], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticking(monkeypatch, episodes, cohorts)
     timings = CollectTimings()
     seen: list[tuple[int, int]] = []
     collect_rollouts(

@@ -98,7 +98,7 @@ def make(vocabulary: Vocabulary, server: ScriptedServer) -> Callable[..., LlmJud
             "backoff_s": 0.01,
             "max_backoff_s": 0.05,
             "rest_s": 0.05,
-            "deadline_s": 10,
+            "deadline_s": 60,
             "wait_for_server_s": 0.3,
             "max_failed_share": 1,
         }

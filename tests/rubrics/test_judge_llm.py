@@ -17,10 +17,12 @@ from typing import Any
 
 import pytest
 from scripted_judge_server import ScriptedServer, free_port, wait_until
+from tenacity import RetryCallState
 
 from rised.records.schemas import from_table, to_table
 from rised.records.types import Rollout, StopReason, Tag, TagState, TagStatus
 from rised.rubrics.base import RubricError
+from rised.rubrics.judge_client import ChatClient
 from rised.rubrics.judge_llm import LlmJudge, judge_id
 from rised.rubrics.profiles import rubric_profile
 from rised.rubrics.settings import LlmJudgeSettings
@@ -28,7 +30,7 @@ from rised.rubrics.vocabulary import Vocabulary
 
 MakeRollout = Callable[..., Rollout]
 OK = {"kind": "ok"}
-SLOW = {"kind": "ok", "after_s": 1.0}
+SLOW = {"kind": "ok", "after_s": 60.0}
 TURNS = [("You are in a room. Your task is: find a mug.", "look"), ("You see a shelf.", "go to shelf 1")]
 
 
@@ -162,7 +164,7 @@ def test_a_failure_is_a_status_of_all_the_rollouts_tags_and_never_absent(
     reason: str,
 ) -> None:
     server.script(*[behaviour] * 3)
-    judge = make(deadline_s=0.5 if behaviour is SLOW else 10)
+    judge = make(deadline_s=0.5 if behaviour is SLOW else 60)
     tags = judge.tag([make_rollout("alfworld", TURNS)])
     assert len(tags) == len(vocabulary.applicable("alfworld"))
     assert statuses(tags) == {expected} and {tag.state for tag in tags} == {None}
@@ -194,7 +196,7 @@ def test_what_can_be_mended_by_another_attempt_is(
     calls: int,
 ) -> None:
     server.script(*behaviours)
-    judge = make(deadline_s=0.5 if behaviours == [SLOW] else 10)
+    judge = make(deadline_s=2 if behaviours == [SLOW] else 60)
     assert statuses(judge.tag([make_rollout("alfworld", TURNS)])) == {TagStatus.OK}
     assert len(server.requests()) == judge.record.counters.calls == calls
 
@@ -218,18 +220,28 @@ def test_a_reply_is_asked_for_again_with_the_reason_and_one_cut_by_its_length_is
 
 
 def test_the_wait_that_the_server_asks_for_is_kept_up_to_the_longest(
-    make: Callable[..., LlmJudge], make_rollout: MakeRollout, server: ScriptedServer
+    make: Callable[..., LlmJudge],
+    make_rollout: MakeRollout,
+    server: ScriptedServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server.script(status(429, headers={"Retry-After": "0.4"}), status(429, headers={"Retry-After": "3600"}))
-    started = time.monotonic()
-    assert statuses(make(max_backoff_s=0.5).tag([make_rollout("alfworld", TURNS)])) == {TagStatus.OK}
-    assert 0.85 < time.monotonic() - started < 5
+    waits: list[float] = []
+    pause = ChatClient._pause
+
+    def recorded(client: ChatClient, state: RetryCallState) -> float:
+        waits.append(pause(client, state))
+        return waits[-1]
+
+    monkeypatch.setattr(ChatClient, "_pause", recorded)
+    server.script(status(429, headers={"Retry-After": "0.02"}), status(429, headers={"Retry-After": "3600"}))
+    assert statuses(make(max_backoff_s=0.05).tag([make_rollout("alfworld", TURNS)])) == {TagStatus.OK}
+    assert waits == [0.02, 0.05]
 
 
 def test_as_many_requests_as_allowed_are_in_flight(
     make: Callable[..., LlmJudge], make_rollout: MakeRollout, server: ScriptedServer
 ) -> None:
-    server.script(*[OK | {"after_s": 0.1}] * 9)
+    server.script(*[OK | {"together": 3}] * 3)
     make(concurrency=3).tag([make_rollout("alfworld", TURNS, rollout_id=f"r{i}") for i in range(9)])
     assert server.state()["most"] == 3
 
@@ -264,10 +276,8 @@ def test_a_server_that_is_never_there_is_an_error_after_one_wait_for_all(
     make: Callable[..., LlmJudge], make_rollout: MakeRollout, caplog: pytest.LogCaptureFixture
 ) -> None:
     judge = make(f"http://127.0.0.1:{free_port()}/v1")
-    started = time.monotonic()
     tags = judge.tag([make_rollout("alfworld", TURNS, rollout_id=f"r{i}") for i in range(5)])
     assert statuses(tags) == {TagStatus.SERVER_ERROR} and "could not be reached for 0.3 s" in tags[0].reason
-    assert time.monotonic() - started < 3
     assert judge.record.counters.calls == 0
     assert caplog.text.count("no judge server can be reached") == 1, "who watches the log knows what is waited for"
 
@@ -281,7 +291,7 @@ def test_a_missing_endpoint_file_is_waited_for(
     assert "does not exist" in tags[0].reason and "is the serving job running?" in tags[0].reason
     later = threading.Timer(0.3, write_endpoint, (path, server.url), {"model": "test/judge"})
     later.start()
-    assert statuses(make(path, wait_for_server_s=20).tag([make_rollout("alfworld", TURNS)])) == {TagStatus.OK}
+    assert statuses(make(path, wait_for_server_s=120).tag([make_rollout("alfworld", TURNS)])) == {TagStatus.OK}
     later.join()
 
 
@@ -290,7 +300,7 @@ def test_a_server_that_comes_back_at_another_port_is_found_through_its_file(
 ) -> None:
     path = tmp_path / "judge.json"
     write_endpoint(path, f"http://127.0.0.1:{free_port()}/v1")
-    judge = make(path, wait_for_server_s=20, rest_s=60)
+    judge = make(path, wait_for_server_s=120, rest_s=60)
     later = threading.Timer(0.3, write_endpoint, (path, server.url))
     later.start()
     assert statuses(judge.tag([make_rollout("alfworld", TURNS)])) == {TagStatus.OK}
@@ -408,13 +418,13 @@ except KeyboardInterrupt:
 def test_an_interrupt_ends_the_requests_in_flight(
     server: ScriptedServer, repository: Path, number: signal.Signals, code: int
 ) -> None:
-    server.script(*[OK | {"after_s": 3}] * 8)
+    server.script(*[OK | {"after_s": 90}] * 8)
     child = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED, server.url, str(repository / "tests" / "records")], cwd=repository
     )
     wait_until(lambda: len(server.requests()) >= 8)
     child.send_signal(number)
-    assert child.wait(timeout=2) == code
+    assert child.wait(timeout=60) == code
 
 
 # ---- identity, streaming

@@ -6,15 +6,16 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from scripted_judge_server import ScriptedServer, free_port, wait_until
 
 from rised.records.types import Rollout, TagStatus
+from rised.rubrics import judge_stream
 from rised.rubrics.base import RubricError
 from rised.rubrics.judge_llm import LlmJudge
 from rised.rubrics.judge_rules import RuleJudge
@@ -55,17 +56,17 @@ def test_tags_and_replies_are_those_of_tagging_afterwards_whatever_came_first(
 
 
 def test_only_what_is_left_at_the_end_is_waited_for(
-    make: Make, rollouts: list[Rollout], server: ScriptedServer
+    make: Make, rollouts: list[Rollout], server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.script(*[OK | {"after_s": 1}] * 8)
+    clock = iter([100.0, 140.0, 143.0])  # the first rollout, the end of the episodes, the last tag
+    monkeypatch.setattr(judge_stream, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with TagStream(make(concurrency=2)) as stream:
         for rollout in rollouts:
             stream.add(rollout)
-        wait_until(lambda: len(stream._found) >= 7)  # the episode of another one goes on
+        wait_until(lambda: len(stream._found) == 8)  # tagged while another episode goes on
         streamed = stream.finish(rollouts)
-    assert streamed.after_batch_s >= 4, "eight in two lanes of 1 s each"
-    assert streamed.wait_s < streamed.after_batch_s / 2
-    assert streamed.counters.seconds >= 4, "from the first rollout to the last tag"
+    assert (streamed.wait_s, streamed.counters.seconds) == (3.0, 43.0)
+    assert streamed.after_batch_s == packed_s((j.seconds for j in streamed.judgements), 2)
 
 
 def test_durations_are_packed_in_order_into_the_places_that_there_are() -> None:
@@ -81,8 +82,8 @@ def test_a_refused_key_ends_the_collection_at_the_next_rollout(
     with pytest.raises(RubricError, match="answered 401"), TagStream(make()) as stream:
         for rollout in rollouts:
             stream.add(rollout)
-            time.sleep(0.3)
-    assert len(server.requests()) < len(rollouts) and no_judge_thread()
+            wait_until(stream._outcome.done)
+    assert len(server.requests()) == 1 and no_judge_thread()
 
 
 def test_a_refused_key_is_raised_at_the_end_at_the_latest(
@@ -113,13 +114,12 @@ def test_an_error_elsewhere_cancels_the_requests_in_flight(
     make: Make, rollouts: list[Rollout], server: ScriptedServer
 ) -> None:
     server.script(*[OK | {"after_s": 60}] * 8)
-    started = time.monotonic()
     with pytest.raises(ZeroDivisionError), TagStream(make(concurrency=8)) as stream:
         for rollout in rollouts:
             stream.add(rollout)
         wait_until(lambda: len(server.requests()) == 8)
         raise ZeroDivisionError
-    assert time.monotonic() - started < 30 and no_judge_thread()
+    assert no_judge_thread() and server.state()["in_flight"] == 8, "no reply was waited for"
 
 
 def test_a_batch_without_rollouts_needs_no_server(make: Make) -> None:
@@ -170,4 +170,4 @@ def test_an_interrupt_ends_the_thread_and_its_requests(
     child = subprocess.Popen([sys.executable, "-c", INTERRUPTED, *map(str, arguments)], cwd=repository)
     wait_until(lambda: len(server.requests()) >= 8)
     child.send_signal(number)
-    assert child.wait(timeout=40) == code
+    assert child.wait(timeout=60) == code
