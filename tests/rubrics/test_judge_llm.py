@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from tenacity import RetryCallState
 
 from rised.records.schemas import from_table, to_table
 from rised.records.types import Rollout, StopReason, Tag, TagState, TagStatus
+from rised.rubrics import judge_llm
 from rised.rubrics.base import RubricError
 from rised.rubrics.judge_client import ChatClient
 from rised.rubrics.judge_llm import LlmJudge, judge_id
@@ -89,8 +92,13 @@ def test_the_request_is_decoded_greedily_under_the_schema_with_the_vocabulary_be
 
 
 def test_counts_and_raw_replies_are_kept_and_can_be_stored(
-    make: Callable[..., LlmJudge], make_rollout: MakeRollout, server: ScriptedServer
+    make: Callable[..., LlmJudge],
+    make_rollout: MakeRollout,
+    server: ScriptedServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    clock = itertools.count(1.0)  # read at the beginning and the end of the batch and of each rollout
+    monkeypatch.setattr(judge_llm, "time", SimpleNamespace(monotonic=clock.__next__))
     server.script(text("$OK with a lone surrogate \ud800"), status(500), OK, text("no"), text("no"))
     judge = make()
     seen: list[tuple[int, int]] = []
@@ -98,7 +106,7 @@ def test_counts_and_raw_replies_are_kept_and_can_be_stored(
     counters = judge.record.counters
     assert (counters.calls, counters.retries, counters.reasks) == (5, 1, 1)
     assert (counters.prompt_tokens, counters.completion_tokens) == (400, 80)
-    assert counters.statuses == {TagStatus.OK: 2, TagStatus.PARSE_ERROR: 1} and counters.seconds > 0
+    assert counters.statuses == {TagStatus.OK: 2, TagStatus.PARSE_ERROR: 1} and counters.seconds == 7.0
     assert sorted(seen) == [(1, 3), (2, 3), (3, 3)]
     replies = judge.record.replies
     assert replies[2].reply == "no" and replies[2].status is TagStatus.PARSE_ERROR
