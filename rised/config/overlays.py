@@ -67,15 +67,16 @@ def _document(path: Path, chain: tuple[Path, ...]) -> Mapping:
         names = " extends ".join(step.name for step in (*chain[chain.index(resolved) :], resolved))
         raise ConfigError([Problem(str(path), EXTENDS, f"documents extend each other in a circle: {names}")])
     document = _mapping(read(path), str(path))
-    parents = document.items.pop(EXTENDS, None)
-    origin = document.keys.pop(EXTENDS, document.origin)
+    parents = document.items.get(EXTENDS)
+    origin = document.keys.get(EXTENDS, document.origin)
     result = Mapping({}, {}, document.origin)
     for parent in _parents(parents, origin):
         parent_path = path.parent / parent
         if not parent_path.is_file():
             raise ConfigError([Problem(str(origin), EXTENDS, f"there is no file {parent_path}")])
         result = merge(result, _document(parent_path, (*chain, resolved)))
-    return merge(result, document)
+    items = {key: value for key, value in document.items.items() if key != EXTENDS}
+    return merge(result, Mapping(items, document.keys, document.origin))
 
 
 def _parents(tree: Tree | None, origin: Origin) -> list[str]:

@@ -63,6 +63,7 @@ def test_a_version_plays_the_same_whenever_it_is_played(
         assert columns(tmp_path, "rollouts", step, EPISODE) == columns(undisturbed[0], "rollouts", step, EPISODE)
 
 
+@pytest.mark.slow
 def test_whoever_is_faster_changes_nothing(
     experiment: SmallExperiment,
     undisturbed: tuple[Path, list[str]],
@@ -94,6 +95,7 @@ def test_whoever_is_faster_changes_nothing(
         assert reproducible_digest(tmp_path / name) == reproducible_digest(undisturbed[0]), name
 
 
+@pytest.mark.slow
 def test_a_kill_where_a_state_is_written_changes_nothing(
     experiment: SmallExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
@@ -112,6 +114,7 @@ def test_a_kill_where_a_state_is_written_changes_nothing(
         assert reproducible_digest(folder) == reproducible_digest(run), f"killed at {points[point - 1]}"
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_after_every_step_is_the_same(
     experiment: SmallExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
@@ -120,6 +123,7 @@ def test_a_run_that_goes_on_after_every_step_is_the_same(
     assert_same_parts(tmp_path, undisturbed[0], "rollouts/", "tags/", "selections/", "state/")
 
 
+@pytest.mark.slow
 def test_an_engine_with_weights_of_its_own_plays_ahead_while_the_only_other_model_learns(
     experiment: SmallExperiment, tmp_path: Path
 ) -> None:
@@ -133,6 +137,7 @@ def test_an_engine_with_weights_of_its_own_plays_ahead_while_the_only_other_mode
     assert_same_parts(tmp_path / "parts", tmp_path / "whole", "rollouts/", "tags/", "state/")
 
 
+@pytest.mark.slow
 def test_a_node_that_only_plays_ahead_agrees_with_one_process_alone(
     experiment: SmallExperiment, undisturbed: tuple[Path, list[str]], repository: Path, tmp_path: Path
 ) -> None:
@@ -143,7 +148,7 @@ def test_a_node_that_only_plays_ahead_agrees_with_one_process_alone(
         assert columns(tmp_path, "rollouts", step, EPISODE) == columns(undisturbed[0], "rollouts", step, EPISODE), step
 
 
-@pytest.mark.parametrize("lag", [1, 2])
+@pytest.mark.parametrize("lag", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_tags_of_a_judge_model_are_those_of_their_own_batch(
     experiment: SmallExperiment, tmp_path: Path, lag: int
 ) -> None:
