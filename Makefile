@@ -15,6 +15,8 @@ ANALYSIS := .venv-analysis
 SHIPPED := $(patsubst data/sample_results/%/README.md,%,$(wildcard data/sample_results/*/README.md))
 REPRODUCTION := build/reproduction
 VLLM := .venv-vllm
+# Many tests wait for processes and jobs of their own, so that two cores keep four workers busy.
+PYTEST_JOBS := -n 4 --dist loadfile --no-loadscope-reorder
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
 INSTALL := $(BIN)/python $(PIP_INSTALL)
 
@@ -23,7 +25,7 @@ export TOKENIZERS_PARALLELISM ?= false
 export DS_BUILD_OPS ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart smoke reproduce test appworld vllm test-vllm test-nightly slurm-packages browser-packages latex-packages test-slurm lint lock nano_policy clean
+.PHONY: help quickstart smoke reproduce test appworld vllm test-vllm test-slow test-nightly slurm-packages browser-packages latex-packages test-slurm lint lock nano_policy clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -82,7 +84,10 @@ test-nightly: $(VENV)/.dev $(VLLM)/.ready  ## Set up vLLM and train a small lang
 
 test: $(VENV)/.dev  ## Set up and run the tests
 	@$(MAKE) --no-print-directory appworld || echo "NO APPWORLD HERE: the tests that need its engine will be skipped"
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest $(PYTEST_JOBS)
+
+test-slow: $(VENV)/.dev  ## More of what the tests check in short: kills at many places, runs several steps ahead (an hour)
+	$(BIN)/python -m pytest -m slow $(PYTEST_JOBS)
 
 slurm-packages:  ## As root on Debian or Ubuntu: install Slurm, for the tests that need a cluster
 	apt-get install -y --no-install-recommends slurm-wlm munge
@@ -100,6 +105,7 @@ lint: $(VENV)/.dev  ## Format check, lint, types, DAG lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tests/lint.py
 	$(BIN)/snakemake --lint
 
 lock: $(VENV)/.dev  ## Write the lock files from the installed environment
