@@ -13,7 +13,9 @@ class NanoPolicyConfig(Settings):
     """How the nano policy is built: tokenizer and supervised warm start on the experts of these environments."""
 
     environments: EnvironmentMix = strict(description="Environments whose experts demonstrate.")
-    panels: PanelSettings = strict(PanelSettings(), description="Task panels; demonstrations use training tasks only.")
+    panels: PanelSettings = strict(
+        PanelSettings(), description="Task panels; the demonstrated tasks are of the split `sft`."
+    )
     rubrics: RubricSettings = strict(RubricSettings(), description="Vocabulary and judge of the blocks.")
     block_style: BlockStyle = strict("compact", description="How hint and avoid blocks are written.")
     shape: NanoShape = strict(NanoShape(), description="Shape of the model.")

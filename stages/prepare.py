@@ -1,7 +1,7 @@
 """prepare: write an experiment's task panels.
 
 Reads the experiment file (and, for environments with user files, those files); writes tasks.parquet with one row per
-task. Train and validation panels of an environment share no task content.
+task. Generated train and validation panels share no task; for the benchmarks' own files what they share is printed.
 
     python -m stages.prepare --config configs/experiments/quickstart.yaml --out results/quickstart/tasks.parquet
 """
@@ -33,11 +33,18 @@ def prepare_tasks(config: ExperimentConfig) -> list[Task]:
                     f"{name}: {count} {split} tasks are asked for and {len(panels[split])} exist: "
                     f"lower environments.{name}.{split}_tasks"
                 )
-        shared = {t.content_hash for t in panels["train"]} & {t.content_hash for t in panels["validation"]}
-        if shared:
-            raise ConfigError(f"{name}: {len(shared)} tasks are in both panels; change the panels' seed or ranges")
+        shared = spec.overlap(panels["validation"], panels["train"])
+        if shared["tasks"] and getattr(entry.settings, "source", "") != "files":
+            raise ConfigError(
+                f"{name}: {shared['tasks']} validation tasks are training tasks as well; change the panels' seed or "
+                "ranges"
+            )
         tasks += panels["train"] + panels["validation"]
-        print(f"{name}: {len(panels['train'])} train and {len(panels['validation'])} validation tasks", flush=True)
+        print(
+            f"{name}: {len(panels['train'])} train and {len(panels['validation'])} validation tasks. "
+            f"Of the latter have in common with training: {', '.join(f'{n} {what}' for what, n in shared.items())}",
+            flush=True,
+        )
     return tasks
 
 

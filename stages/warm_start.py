@@ -39,6 +39,9 @@ from rised.rubrics.judges import JUDGES
 from rised.rubrics.vocabulary import Polarity, Vocabulary, load_vocabulary
 from stages.cli import run_stage, stage_parser
 
+SPLIT = "sft"
+"""The split of the demonstrated tasks; by construction it shares no task with train or validation panels."""
+
 
 def record(config: NanoPolicyConfig, out: Path) -> list[Rollout]:
     """Successful transcripts of every environment, in config order."""
@@ -51,14 +54,14 @@ def _record_environment(config: NanoPolicyConfig, name: str, out: Path, progress
     entry, warm = config.environments[name], config.warm_start
     shaping = {key: value for key, value, operational in keys(entry) if not operational}
     shaping |= {"panels.seed": config.panels.seed, "noise": warm.noise, "seed": warm.seed}
-    shaping["demonstrations"] = warm.demonstrations[name]
+    shaping |= {"demonstrations": warm.demonstrations[name], "split": SPLIT}
     digest = hashlib.sha256(json.dumps(shaping, sort_keys=True, default=str).encode()).hexdigest()
     shard, mark = out / f"demonstrations-{name}.parquet", out / f"demonstrations-{name}.json"
     if shard.is_file() and mark.is_file() and json.loads(mark.read_text()).get("settings") == digest:
         found: list[Rollout] = from_table(read_shard(shard, "rollouts"), str(shard))
         return found
     spec = get(name)
-    tasks = spec.prepare(entry.settings, "train", entry.train_tasks, config.panels.seed)
+    tasks = spec.prepare(entry.settings, SPLIT, entry.train_tasks, config.panels.seed)
     bar = progress.add_task(f"{name}: transcripts", total=warm.demonstrations[name])
     rollouts = []
     for rollout in record_demonstrations(
@@ -163,8 +166,10 @@ def card(
         f"layers) with its own BPE tokenizer of {tokens} tokens. It is the embedded CPU default of rised's quickstart.",
         "",
         "It was trained from scratch on synthetic expert transcripts only: generated ALFWorld games, a generated",
-        "WebShop catalogue and generated DBBench tables. It speaks the `compact` prompt style and nothing else, and",
-        "results with it say nothing about larger models.",
+        "WebShop catalogue and generated DBBench tables. Their tasks are of the split `sft`, which shares no task with",
+        "any train or validation panel: no errand in the same scene (ALFWorld), no product (WebShop), no question on",
+        "the same table (DBBench). It speaks the `compact` prompt style and nothing else, and results with it say",
+        "nothing about larger models.",
         "",
         "| environment | transcripts |",
         "| --- | --- |",

@@ -90,7 +90,8 @@ class EnvironmentSpec:
     :class:`Environment`. ``prepare(settings, split, count, seed)`` returns the split's tasks (generated, or
     loaded from the user's files). ``max_turns``: the benchmark's own limit. ``measures(infos)``: for a benchmark that
     measures more than success, name -> value of one episode from the logs of its turns; the metrics hold the mean of
-    each over the episodes that have it.
+    each over the episodes that have it. ``traits(task)``: what another task may have in common with this one without
+    being the same, name in the plural -> value; how much of it panels share is printed and recorded.
     """
 
     name: str
@@ -99,6 +100,19 @@ class EnvironmentSpec:
     prepare: Callable[[Any, str, int, int], list[Task]]
     max_turns: int
     measures: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, float]] | None = None
+    traits: Callable[[Task], Mapping[str, Any]] | None = None
+
+    def overlap(self, tasks: Sequence[Task], others: Sequence[Task]) -> dict[str, int]:
+        """How many of ``tasks`` have content ("tasks") or a trait in common with one of ``others``; name -> count."""
+
+        def traits(task: Task) -> dict[str, str]:
+            found = self.traits(task) if self.traits is not None else {}
+            return {"tasks": task.content_hash} | {name: repr(value) for name, value in found.items()}
+
+        known = {trait for other in others for trait in traits(other).items()}
+        shared = [[name for name, value in traits(task).items() if (name, value) in known] for task in tasks]
+        names = dict.fromkeys(name for task in tasks for name in traits(task))
+        return {name: sum(name in found for found in shared) for name in names}
 
 
 ENVIRONMENTS: dict[str, EnvironmentSpec] = {}

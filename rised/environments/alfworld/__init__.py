@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rised.environments.alfworld.settings import AlfworldSettings
 from rised.environments.base import Environment, EnvironmentSpec, Task, register
 
@@ -23,6 +25,12 @@ def prepare(settings: AlfworldSettings, split: str, count: int, seed: int) -> li
     return games.prepare(settings, split, count, seed)
 
 
-SPEC = register(EnvironmentSpec("alfworld", AlfworldSettings, make, prepare, MAX_TURNS))
+def _traits(task: Task) -> dict[str, Any]:
+    from rised.environments.alfworld import games
+
+    return {"goals": games.goal_text(task), "errands in the same scene": games.errand(task.payload)}
+
+
+SPEC = register(EnvironmentSpec("alfworld", AlfworldSettings, make, prepare, MAX_TURNS, traits=_traits))
 
 __all__ = ["SPEC", "AlfworldSettings", "make", "prepare"]

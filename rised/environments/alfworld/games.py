@@ -1,7 +1,8 @@
 """Tasks: panels of generated games, or the real games that a user has downloaded, as rows for tasks.parquet.
 
-A generated game belongs to the split that its content hash names, so panels of different splits cannot share a game,
-whatever their seeds; the payload says ``synthetic`` and carries the grounded problem, so that a first reset is cheap.
+A generated game belongs to the split that its errand names (what to bring where, in which scene), so that no two
+splits share an errand, whatever their seeds; nor has a panel one twice. The payload says ``synthetic`` and carries the
+grounded problem, so that a first reset is cheap.
 Real games are read from ``game.tw-pddl`` and ``traj_data.json``.
 """
 
@@ -14,7 +15,7 @@ import multiprocessing
 import os
 import random
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,8 @@ from rised.environments.base import EnvironmentFault, Task
 GAME_FILE, TRAJECTORY_FILE = "game.tw-pddl", "traj_data.json"
 _DATA_FOLDER = "json_2.1.1"
 """Folder of the downloaded games; a games_dir may be this folder or the one that holds it."""
-_SHARES = {"validation": range(0, 48), "test": range(48, 64), "warm_start": range(64, 112), "train": range(112, 256)}
-"""Which first bytes of a content hash belong to which split."""
+_SHARES = {"validation": range(0, 48), "test": range(48, 64), "sft": range(64, 112), "train": range(112, 256)}
+"""Which first bytes of an errand's hash belong to which split; ``sft`` is for demonstrations."""
 _DRAWS = 2_000
 _TASKS_PER_WORKER = 24
 """A panel so small that starting a process takes longer is drawn in this one."""
@@ -93,6 +94,19 @@ def content_hash(problem: str, goal: str) -> str:
     return hashlib.sha256(f"{goal}\n{problem}".encode()).hexdigest()
 
 
+def errand(payload: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is to be brought where, and in which scene; the objects' places and the goal's wording are left out.
+
+    Scenes of real games are not known to the payload, and are left out as well.
+    """
+    return tuple(str(payload.get(key, "")) for key in ("task_type", "object", "receptacle", "toggle", "scene"))
+
+
+def split_byte(payload: Mapping[str, Any]) -> int:
+    """First byte of the hash of a generated game's errand, which names its split."""
+    return hashlib.sha256("|".join(errand(payload)).encode()).digest()[0]
+
+
 def _generated(settings: AlfworldSettings, split: str, count: int, seed: int) -> list[Task]:
     """The panel does not depend on the number of processes: a task follows from its index alone."""
     if split not in _SHARES:
@@ -105,19 +119,19 @@ def _generated(settings: AlfworldSettings, split: str, count: int, seed: int) ->
     else:
         drawn = [draw(index) for index in range(count)]
     tasks: list[Task] = []
-    known: set[str] = set()
+    known: set[tuple[str, ...]] = set()
     for index, task in enumerate(drawn):
-        while task.content_hash in known:
+        while errand(task.payload) in known:
             task = draw(index, known)
-        known.add(task.content_hash)
+        known.add(errand(task.payload))
         tasks.append(task)
     return tasks
 
 
 def _draw_task(
-    settings: AlfworldSettings, split: str, seed: int, index: int, known: Collection[str] = frozenset()
+    settings: AlfworldSettings, split: str, seed: int, index: int, known: Collection[tuple[str, ...]] = frozenset()
 ) -> Task:
-    """The first solvable game of the split among the draws of one index, other than the known ones."""
+    """The first solvable game of the split among the draws of one index, whose errand is not a known one."""
     task_type = TASK_TYPES[index % len(TASK_TYPES)]
     grammar = load_grammar(settings.grammar)
     for attempt in range(_DRAWS):
@@ -126,16 +140,18 @@ def _draw_task(
             game = generate(task_type, settings.room, random.Random(name))
         except UnusableDraw:
             continue
-        digest = content_hash(game.problem, game.goal)
-        if digest in known or int(digest[:2], 16) not in _SHARES[split]:
+        drawn_errand = {key: getattr(game, key) for key in ("task_type", "object", "receptacle", "toggle", "scene")}
+        if errand(drawn_errand) in known or split_byte(drawn_errand) not in _SHARES[split]:
             continue
+        digest = content_hash(game.problem, game.goal)
         translated = {"translation": translate(game.problem, grammar).packed(), "grammar": settings.grammar}
         drawn = int(hashlib.sha256(name.encode()).hexdigest()[:12], 16)
         task = _task(game, split, index, drawn, digest, translated)
         if _is_solvable(settings, task):
             return task
     raise EnvironmentFault(
-        f"alfworld: no solvable {task_type} game in {_DRAWS} draws; raise room.max_receptacles or max_turns"
+        f"alfworld: no further solvable {task_type} game of the split {split!r} in {_DRAWS} draws: ask for fewer than "
+        f"the {index} tasks so far, or raise room.max_receptacles or max_turns"
     )
 
 

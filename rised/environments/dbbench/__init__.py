@@ -25,8 +25,19 @@ def _prepare(settings: Any, split: str, count: int, seed: int) -> list[Task]:
     return prepare_tasks(settings, split, count, seed)
 
 
+def _traits(task: Task) -> dict[str, Any]:
+    tables = task.payload["table"]
+    schemas = [(t["table_name"], *(column["name"] for column in t["table_info"]["columns"])) for t in tables]
+    return {"questions": task.payload["description"], "schemas": schemas}
+
+
 SPEC = register(
     EnvironmentSpec(
-        name="dbbench", settings_type=DbbenchSettings, make=_make, prepare=_prepare, max_turns=AGENTBENCH_MAX_TURNS
+        name="dbbench",
+        settings_type=DbbenchSettings,
+        make=_make,
+        prepare=_prepare,
+        max_turns=AGENTBENCH_MAX_TURNS,
+        traits=_traits,
     )
 )

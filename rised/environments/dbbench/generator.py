@@ -1,8 +1,8 @@
 """Our own DBBench tasks: seeded, in AgentBench's record format, synthetic and marked so.
 
 The generator draws a sketch and a draft, computes the gold through the same backend and judging that score the
-policy, and throws away what is degenerate. Train and validation never share a task: a task's content hash decides
-which of the two it may belong to, whatever the seeds are.
+policy, and throws away what is degenerate. Train, validation and the demonstrations (split ``sft``) never share a task:
+a task's content hash decides which of them it may belong to, whatever the seeds are.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from rised.environments.dbbench.themes import RESPELLINGS
 
 MAX_ANSWERS = 5
 MAX_CHANGED_ROWS = 12
-VALIDATION_SHARE_256 = 64
-"""Of 256 values of the content hash's first byte, those below belong to validation."""
+_SHARES = {"validation": range(0, 64), "sft": range(64, 160), "train": range(160, 256)}
+"""Which first bytes of a content hash belong to which split; ``sft`` is for demonstrations."""
 _MAX_TRIES = 400
 _LOOK_UP_RECIPES = (count_one, count_two, aggregate_one, aggregate_two, rank_filtered, list_some, difference)
 
 
 def split_of(digest: str) -> str:
     """The one split that a task of this content hash may belong to."""
-    return "validation" if int(digest[:2], 16) < VALIDATION_SHARE_256 else "train"
+    return next(split for split, bytes_ in _SHARES.items() if int(digest[:2], 16) in bytes_)
 
 
 def generate(mix: DifficultyMix, split: str, count: int, seed: int) -> Iterator[tuple[Record, str, int]]:
@@ -49,8 +49,8 @@ def generate(mix: DifficultyMix, split: str, count: int, seed: int) -> Iterator[
 
     The i-th task depends on (mix, split, seed) and on the tasks before it only through the rule against repeats.
     """
-    if split not in ("train", "validation"):
-        raise EnvironmentFault(f"DBBench has no split {split!r}; use train or validation")
+    if split not in _SHARES:
+        raise EnvironmentFault(f"DBBench: no generated split {split!r}; there are {', '.join(_SHARES)}")
     seen: set[str] = set()
     for index in range(count):
         for attempt in range(_MAX_TRIES):
@@ -69,7 +69,7 @@ def generate(mix: DifficultyMix, split: str, count: int, seed: int) -> Iterator[
 
 
 def _try_record(rng: random.Random, mix: DifficultyMix, split: str) -> Record | None:
-    """One candidate, or None when it is degenerate or belongs to the other split."""
+    """One candidate, or None when it is degenerate or belongs to another split."""
     level = rng.choices(("easy", "medium", "hard"), (mix.easy, mix.medium, mix.hard))[0]
     look_first = rng.random() < mix.look_first
     sketch = make_sketch(rng, mix)

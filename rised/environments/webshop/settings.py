@@ -38,10 +38,10 @@ class WebshopSettings(Settings):
         20220704, description="seed of price limits and of prices given as a range; the original draws them unseeded"
     )
     train_range: tuple[int, int] | None = strict(
-        None, description="half-open range of goal indices; null: AgentBench's [1000, 12000), generated: [400, end)"
+        None, description="half-open range of goal indices; null: AgentBench's [1000, 12000), generated: all"
     )
     validation_range: tuple[int, int] | None = strict(
-        None, description="half-open range of goal indices; null: AgentBench's [0, 200), generated: [0, 400)"
+        None, description="half-open range of goal indices; null: AgentBench's [0, 200), generated: all"
     )
     results_per_page: int | None = strict(None, ge=1, le=10, description="null: 10 in style full, 5 in style compact")
     show_attributes: bool = strict(
@@ -70,10 +70,15 @@ class WebshopSettings(Settings):
         return 5 if self.prompt_style == "compact" else 10
 
     def goal_range(self, split: str) -> tuple[int, int | None]:
-        """Half-open range of goal indices of ``split``; an end of None means all that follow."""
+        """Half-open range of goal indices of ``split``; an end of None means all that follow.
+
+        In a generated catalogue a split has, of these, the goals of its own products.
+        """
+        generated: tuple[int, int | None] = (0, None)
         if split == "train":
-            default: tuple[int, int | None] = (400, None) if self.source == "generated" else (1000, 12000)
-            return self.train_range or default
+            return self.train_range or (generated if self.source == "generated" else (1000, 12000))
         if split == "validation":
-            return self.validation_range or ((0, 400) if self.source == "generated" else (0, 200))
-        raise ValueError(f"webshop has the splits 'train' and 'validation', not {split!r}")
+            return self.validation_range or (generated if self.source == "generated" else (0, 200))
+        if split == "sft" and self.source == "generated":
+            return generated
+        raise ValueError(f"webshop has the splits train, validation and, if generated, sft; not {split!r}")
