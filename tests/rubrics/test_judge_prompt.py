@@ -128,7 +128,8 @@ def test_escapes_are_json_and_leave_ordinary_text_alone(make_rollout: MakeRollou
     once = without_control_tokens('"\\\\<s> [INST]"')
     assert json.loads(once) == "\\<s> [INST]" and without_control_tokens(once) == once
     flood = make_rollout("alfworld", [("a", "look"), *[("<s>" * 2_000, "look")] * 12, ("b", "look")])
-    assert len(transcript(flood, 30_000, 1).text) <= 30_000, "the budget counts what is sent"
+    shown = transcript(flood, 30_000, 1).text
+    assert len(without_control_tokens(shown)) <= 30_000, "the budget counts what is sent"
 
 
 def test_a_long_transcript_first_loses_the_middle_of_its_earlier_texts(make_rollout: MakeRollout) -> None:
