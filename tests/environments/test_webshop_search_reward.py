@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thefuzz import fuzz
 
 from rised.environments.webshop.catalogue import Product, load_catalogue
 from rised.environments.webshop.goals import Goal
-from rised.environments.webshop.reward import normalise_colour, score_purchase
+from rised.environments.webshop.reward import normalise_colour, option_met, same_phrase, score_purchase, type_score
 from rised.environments.webshop.search import SearchIndex, document_text
 
 
@@ -113,6 +114,40 @@ def test_the_thirteen_purchases_earn_exactly_their_reward(cases_dir: Path) -> No
             case["price_ok"],
         ), case["name"]
         assert purchase.title_score == pytest.approx(case["title_score"], abs=1e-12), case["name"]
+
+
+def test_phrases_are_the_same_above_a_ratio_of_85() -> None:
+    """thefuzz gives exactly 85 for the first pair and 86 for the second."""
+    at_the_limit, above = ("blue cable stainless", "blue long stainless"), ("blue cable wooden", "red cable wooden")
+    assert [fuzz.token_set_ratio(*pair) for pair in (at_the_limit, above)] == [85, 86]
+    assert (same_phrase(*at_the_limit), same_phrase(*above)) == (False, True)
+    assert option_met(["red cable wooden"], "blue cable wooden") is False, "a colour stands for the whole option"
+
+
+@pytest.mark.parametrize(
+    ("query", "category", "title", "expected"),
+    [
+        (False, False, 0.0, 0.0),
+        (True, True, 0.0, 0.0),
+        (True, True, 0.09, 0.1),
+        (False, False, 0.1, 0.5),
+        (False, False, 0.2, 0.5),
+        (False, False, 0.21, 1.0),
+        (False, True, 0.1, 1.0),
+        (True, False, 0.1, 1.0),
+    ],
+)
+def test_the_kind_of_product_counts_by_its_limits(query: bool, category: bool, title: float, expected: float) -> None:
+    assert type_score(query, category, title) == expected
+
+
+def test_a_price_at_the_limit_is_kept() -> None:
+    goal = Goal(
+        asin="G", instruction="", attributes=(), options=(), price_upper=20.0, query="kettle",
+        product_category="Home › Kitchen", nouns=("kettle",),
+    )  # fmt: skip
+    prices = [score_purchase(_product("B", "kettle"), ["kettle"], goal, p, []).price_ok for p in (19.99, 20.0, 20.01)]
+    assert prices == [True, True, False]
 
 
 def test_a_colour_stands_for_the_first_known_colour_word_it_contains() -> None:

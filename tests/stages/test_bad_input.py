@@ -29,6 +29,7 @@ from rised.records.schemas import VERSION_KEY, from_table
 from rised.records.shards import RunReader, read_shard
 from rised.records.types import Rollout, StopReason
 from rised.rubrics.vocabulary import Vocabulary, load_vocabulary
+from rised.rubrics.windows import TagWindow
 from stages import attempts, progress
 
 pytestmark = pytest.mark.usefixtures("at_the_root")
@@ -312,6 +313,26 @@ def test_a_stopped_run_goes_on_to_the_same_end(tiny_experiment, command: Command
     assert RunReader(stopped).steps() == [0, 1]
     assert command("train", *train_arguments(tiny_experiment, stopped)).code == 0
     assert digest(stopped) == trained[1]
+
+
+def test_a_resumed_run_has_the_state_that_it_was_stopped_with(
+    tiny_experiment, stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steering's switch, the window over all candidate groups, and the schedule: what the next step depends on."""
+    resumed: list[dict[str, object]] = []
+
+    def stop_at_once(self, number, *arguments):
+        resumed.append(json.loads(json.dumps(self.state())))
+        raise SystemExit
+
+    monkeypatch.setattr(stages.train.Trainer, "update", stop_at_once)
+    with pytest.raises(SystemExit):
+        tiny_experiment.train(stopped, "rised", f"updates={UPDATES}")
+    (saved,) = stopped.glob("state/*/loop.json")
+    assert resumed == [json.loads(saved.read_text())]
+    assert resumed[0]["method"]["steering"]["on"]["dbbench"] is True, "without it the switch would not be noticed"
+    counts = TagWindow.from_json(resumed[0]["window"]).counts("dbbench")
+    assert counts.rollouts == RunReader(stopped).scan("rollouts", steps=[1]).num_rows == 12, "also of groups left out"
 
 
 def test_a_shard_truncated_before_a_resume_is_named_and_the_run_goes_on_once_it_is_back(
