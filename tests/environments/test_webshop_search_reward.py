@@ -57,6 +57,15 @@ def test_the_first_ten_results_overlap_lucenes_by_at_least_95_percent(
     assert max(len(ours) for ours in found) == 50
 
 
+def test_an_index_document_is_title_description_first_bullet_and_options() -> None:
+    """The form of the original's documents; tests of its own files compare all of them where they are there."""
+    options = {"size": ("8 fl oz", "10 fl oz"), "color": ("red | blue",), "scent": ()}
+    product = _product("0", "A Kettle", description="Boils Water.", bullets=("Steel", "Loud"), options=options)
+    expected = "a kettle boils water. steel size: 8 fl oz, 10 fl oz, and color: red | blue, and scent: "
+    assert document_text(product) == expected
+    assert document_text(_product("1", "A Kettle")) == "a kettle   "
+
+
 def test_equal_scores_keep_the_order_of_the_file_and_misses_are_left_out() -> None:
     titles = ["red kettle", "blue lamp", "red kettle"]
     index = SearchIndex([_product(str(number), title) for number, title in enumerate(titles)])
