@@ -56,6 +56,12 @@ def test_every_recorded_reply_is_read_as_published_and_as_lenient(cases_dir: Pat
         assert parse_reply(row["reply"], "lenient") == Reply(kinds.get(kind, kind), *text), row
 
 
+def test_an_action_line_without_its_end_is_none() -> None:
+    """AgentBench's pattern takes the line break in."""
+    assert match_published("```sql\nSELECT 1\n```\nAction: Operation") == Reply("invalid")
+    assert match_published("```sql\nSELECT 1\n```\nAction: Operation\n") == Reply("operation", "SELECT 1")
+
+
 def test_a_format_quoted_inside_closed_thinking_does_not_count_in_any_form() -> None:
     reply = '<think>Action: Answer\nFinal Answer: ["9"]\n</think>\nAction: Operation\n```sql\nSELECT 1\n```'
     assert match_published(reply) == Reply("answer", '["9"]')
