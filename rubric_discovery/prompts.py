@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rised.rubrics.base import RubricError
-from rised.rubrics.prompt_file import Messages, PromptFile, filled, placed, read_prompt
+from rised.rubrics.prompt_file import Messages, PromptFile, asked_again, filled, placed, read_prompt
 from rubric_discovery.errors import DiscoveryError
 
 
@@ -30,8 +30,7 @@ class Prompt:
 
     def asked_again(self, messages: Messages, reply: str, reason: str) -> Messages:
         """The chat goes on after a reply that was none, with the reason."""
-        said = filled(self.file.sections["Again"], {"reason": reason})
-        return [*messages, {"role": "assistant", "content": reply}, {"role": "user", "content": said}]
+        return asked_again(messages, reply, filled(self.file.sections["Again"], {"reason": reason}))
 
 
 def load_prompt(path: str, places: frozenset[str]) -> Prompt:

@@ -52,12 +52,13 @@ def schema(lengths: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _entry(episode: str, turns: int) -> dict[str, Any]:
+    """A model writes keys in the schema's order: the evidence, then what follows from it."""
     properties = {
-        "behaviour": {"type": "string", "minLength": 1, "maxLength": MAX_WORDS},
-        "polarity": {"enum": ["positive", "negative"]},
         "episode": {"const": episode},
         "turn": {"type": "integer", "minimum": 0, "maximum": turns - 1},
         "quote": {"type": "string", "minLength": 1, "maxLength": MAX_QUOTE},
+        "behaviour": {"type": "string", "minLength": 1, "maxLength": MAX_WORDS},
+        "polarity": {"enum": ["positive", "negative"]},
     }
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 

@@ -241,9 +241,9 @@ def _episode(text: str, environment: str, key: str) -> Episode:
             continue
         if isinstance(entry, dict) and "turn" in entry:
             turns.append(entry)
-        elif isinstance(entry, dict) and "after_the_last_turn" in entry:
+        elif isinstance(entry, dict) and "episode_ended_by" in entry:
             last = entry
-    results = [turn["observation"] for turn in turns[1:]] + [last.get("after_the_last_turn", "")]
+    results = [turn["observation"] for turn in turns[1:]] + [""]
     steps = tuple(
         Step(turn["turn"], turn["observation"], turn["reply"], turn.get("executed", turn["reply"]), result)
         for turn, result in zip(turns, results, strict=True)

@@ -99,10 +99,10 @@ class GroupSettings(Settings):
 class PromptSettings(Settings):
     """Prompt files, relative to the repository root. A changed wording is a new file."""
 
-    propose: str = strict(f"{PROMPTS}/propose_v1.md", description="asks for behaviours that tell a pair apart")
+    propose: str = strict(f"{PROMPTS}/propose_v2.md", description="asks for behaviours that tell a pair apart")
     normalise: str = strict(f"{PROMPTS}/normalise_v1.md", description="asks for names, definitions and examples")
     group: str = strict(f"{PROMPTS}/group_v1.md", description="asks for skills")
-    tag: str = strict("data/prompts/judge_v1.md", description="asks for tags; the judge's prompt")
+    tag: str = strict("data/prompts/judge_v2.md", description="asks for tags; the judge's prompt")
 
 
 class DiscoverySettings(Settings):

@@ -36,6 +36,7 @@ def run_header(
         "config_hash": settings_hash(config),
         "panel_hashes": {split: panel_hash(tasks, split) for split in ("train", "validation")},
         "vocabulary_hash": vocabulary.hash,
+        "vocabulary_entries": vocabulary.entry_hashes,
         "judge": judge_id,
         "prompt_hashes": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(prompts.items())},
         "policy_hash": folder_hash(Path(config.model.path)),
@@ -43,6 +44,21 @@ def run_header(
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES} | _further_packages(config),
     }
+
+
+def refuse_other_vocabulary(config: RunConfig, vocabulary: Vocabulary, run: Path) -> None:
+    """RecordError if a run that is there began with another vocabulary: names the file and the entries that differ."""
+    path = run / HEADER
+    if not path.is_file():
+        return
+    header = RunReader(run).header()
+    if header.get("vocabulary_hash") != vocabulary.hash:
+        entries = header.get("vocabulary_entries")  # runs of earlier versions have none
+        edits = (vocabulary.edits_since(entries) or "order or version") if entries else "which entries is not recorded"
+        raise RecordError(
+            f"the vocabulary {config.rubrics.vocabulary} was edited since {path} was written ({edits}). Restore the "
+            "file that the run began with, or start a new run in another folder."
+        )
 
 
 def refuse_other_inputs(config: RunConfig, tasks: Sequence[Task], vocabulary: Vocabulary, run: Path) -> None:
@@ -53,10 +69,10 @@ def refuse_other_inputs(config: RunConfig, tasks: Sequence[Task], vocabulary: Vo
     path = run / HEADER
     if not path.is_file():
         return
+    refuse_other_vocabulary(config, vocabulary, run)
     header = RunReader(run).header()
     now = {
         "panel_hashes": {split: panel_hash(tasks, split) for split in ("train", "validation")},
-        "vocabulary_hash": vocabulary.hash,
         "policy_hash": folder_hash(Path(config.model.path)),
     }
     for key, value in now.items():

@@ -24,8 +24,10 @@ from rised.records.schemas import from_table
 from rised.records.shards import RunReader
 from rised.records.types import Rollout, StopReason, Tag
 from rised.rubrics.settings import JudgeSettings, RubricSettings
+from rised.rubrics.vocabulary import load_vocabulary
 from stages.cli import add_method_and_seed
 from stages.loop import TRAIN, prompt_groups
+from stages.provenance import refuse_other_vocabulary
 from stages.setup import refuse_other_run
 
 JUDGES = Path("configs/judges")
@@ -77,8 +79,8 @@ def split_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
 def finished_run(config: RunConfig, run: Path, reads_texts: str = "") -> RunReader:
     """A finished run of this configuration. ``reads_texts``: who needs what was said in its episodes, "" for nobody.
 
-    RecordError for a run that is unfinished, or compacted where texts are needed; ConfigError if it was made with
-    other strict keys.
+    RecordError for a run that is unfinished, compacted where texts are needed, or of another vocabulary; ConfigError
+    if it was made with other strict keys.
     """
     reader = RunReader(run)
     if not reader.done:
@@ -89,6 +91,7 @@ def finished_run(config: RunConfig, run: Path, reads_texts: str = "") -> RunRead
             "Name the full run (--run), or publish runs with --texts"
         )
     refuse_other_run(config, run)
+    refuse_other_vocabulary(config, load_vocabulary(Path(config.rubrics.vocabulary)), run)
     return reader
 
 

@@ -49,7 +49,14 @@ from stages.loop import (
 )
 from stages.pipeline import Episodes, Schedule, played_file
 from stages.progress import RunProgress
-from stages.provenance import code_hash, refuse_other_basis, refuse_other_inputs, run_header, validation_basis
+from stages.provenance import (
+    code_hash,
+    refuse_other_basis,
+    refuse_other_inputs,
+    refuse_other_vocabulary,
+    run_header,
+    validation_basis,
+)
 from stages.ranks import Ranks
 from stages.saving import LOOP, copy_state
 from stages.setup import load_run, panel, read_tasks, refuse_other_run, refuse_untaggable
@@ -235,6 +242,7 @@ class Trainer:
 def prepare_run(run: RunDirectory, trainer: Trainer, tasks: Sequence[Task], prompts: Mapping[str, str]) -> None:
     """Save the configuration and the header, or check that a resumed run still has the same."""
     config = trainer.config
+    refuse_other_vocabulary(config, trainer.vocabulary, run.path)
     run.write_header(run_header(config, tasks, trainer.vocabulary, trainer.judge.judge_id, prompts))
     run.write_config(dump(config))
 

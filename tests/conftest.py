@@ -30,6 +30,12 @@ def cases_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
+def excerpts_dir() -> Path:
+    """A few real records of the benchmarks, where their licences allow that: see its NOTICE.md."""
+    return REPOSITORY / "tests" / "excerpts"
+
+
+@pytest.fixture(scope="session")
 def shared_dir() -> Path:
     """Folder of whole real data files that are not part of the repository; skips where it is absent."""
     candidates = [os.environ.get("RISED_SHARED"), str(REPOSITORY.parent / "shared")]

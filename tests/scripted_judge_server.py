@@ -55,7 +55,7 @@ def ok_reply(body: Mapping[str, Any]) -> str:
         shown, absent = (alternative["properties"] for alternative in entry["anyOf"])
         chosen = shown if place == 0 else absent
         state = chosen["state"]["enum"][0]
-        tags.append({"id": chosen["id"]["const"], "state": state, "evidence_turn": 0 if place == 0 else None})
+        tags.append({"id": chosen["id"]["const"], "evidence_turn": 0 if place == 0 else None, "state": state})
     return json.dumps({"tags": tags})
 
 

@@ -13,7 +13,7 @@ from analysis.panels import flat
 from analysis.runs import Experiment, Run
 from rised.records.layout import TIMINGS
 
-_LAYOUT = ("format", "version")
+_LAYOUT = ("format", "version", "vocabulary_entries")
 _PER_RUN = ("method", "seed", "config_hash")
 
 

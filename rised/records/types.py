@@ -51,7 +51,9 @@ class TagStatus(StrEnum):
     SERVER_ERROR = "server_error"
     """The judge's server failed, refused the request or could not be reached, at the last attempt."""
     REFUSED = "refused"
-    """The judge model declined, or a filter held its reply back."""
+    """The judge model declined."""
+    FILTERED = "filtered"
+    """A content filter held back the question or the reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,7 @@ class BundleStatus(StrEnum):
     VERIFIER_TIMEOUT = "verifier_timeout"
     VERIFIER_SERVER_ERROR = "verifier_server_error"
     VERIFIER_REFUSED = "verifier_refused"
+    VERIFIER_FILTERED = "verifier_filtered"
 
 
 class CreditState(StrEnum):

@@ -31,6 +31,8 @@ KEPT_CHARACTERS = 20_000
 """Of a raw reply, in the records."""
 _MISCONFIGURED = {401: "the key is refused", 403: "access is refused", 404: "there is no such route or model"}
 _RETRIED = frozenset({408, 409, 425, 429})
+FILTER = "content_filter"
+"""``finish_reason`` of a reply that was held back; ``error.code`` where the question was (Azure, with status 400)."""
 
 
 def chat_request(
@@ -104,9 +106,15 @@ class TooLong(CallFailed):
 
 
 class Refused(CallFailed):
-    """The model declined, or a filter held its reply back."""
+    """The model declined."""
 
     status = TagStatus.REFUSED
+
+
+class Filtered(CallFailed):
+    """A content filter held back the question or the reply; the same question would meet it again."""
+
+    status = TagStatus.FILTERED
 
 
 class _NotReached(Exception):
@@ -238,6 +246,8 @@ class ChatClient:
                 "rubrics.judge.model, endpoint and api_key_env"
             )
         reason = f"the server answered {status}: {said}"
+        if _error_code(text) == FILTER:
+            raise Filtered(f"filtered: {said}", self._clean(text))
         if status in _RETRIED or status >= 500:
             raise TryAgain(reason, self._clean(text), _seconds(headers.get("Retry-After")))
         raise CallFailed(reason, self._clean(text))
@@ -246,19 +256,22 @@ class ChatClient:
         try:
             answer = json.loads(text)
             choice = answer["choices"][0]
-            message, finish_reason = choice["message"], choice.get("finish_reason") or ""
+            finish_reason = choice.get("finish_reason") or ""
+            message = (choice.get("message") or {}) if finish_reason == FILTER else choice["message"]
             content, refusal = message.get("content"), message.get("refusal")
             usage = answer.get("usage") or {}
             counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            if _error_code(text) == FILTER:
+                raise Filtered("filtered", self._clean(text)) from None
             raise TryAgain("the answer is no chat completion", self._clean(text)) from None
         prompt_tokens, completion_tokens = (value if isinstance(value, int) else None for value in counts)
         self.counters.prompt_tokens += prompt_tokens or 0
         self.counters.completion_tokens += completion_tokens or 0
-        if refusal or finish_reason == "content_filter":
-            raise Refused(
-                self._clean(f"refused: {refusal or finish_reason}"), self._clean(str(refusal or content or ""))
-            )
+        if finish_reason == FILTER:
+            raise Filtered(f"filtered: finish_reason {FILTER}", self._clean(str(refusal or content or "")))
+        if refusal:
+            raise Refused(self._clean(f"refused: {refusal}"), self._clean(str(refusal)))
         said = self._clean(content) if isinstance(content, str) else ""
         return Completion(said, str(finish_reason), prompt_tokens, completion_tokens)
 
@@ -276,6 +289,14 @@ def read_key(variable: str | None) -> str | None:
     if not key.isascii() or not key.isprintable():
         raise RubricError(f"the environment variable {variable!r} holds no key: a key is plain text on one line")
     return key
+
+
+def _error_code(text: str) -> str | None:
+    """``error.code`` of a body, None where there is none."""
+    try:
+        return str(json.loads(text)["error"]["code"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
 
 
 def _seconds(text: str | None) -> float | None:

@@ -42,7 +42,7 @@ from rised.rubrics.judge_transcript import transcript
 from rised.rubrics.settings import LlmJudgeSettings
 from rised.rubrics.vocabulary import Rubric, Vocabulary
 
-FORMAT = 1
+FORMAT = 2
 """Part of the judge's id; raised when the rendering of a transcript or the schema of a reply changes."""
 _REASON_LENGTH = 300
 _DECODING = (

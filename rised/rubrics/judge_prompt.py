@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rised.rubrics.prompt_file import REPOSITORY, Messages, filled, read_prompt
+from rised.rubrics.prompt_file import REPOSITORY, Messages, asked_again, filled, read_prompt
 from rised.rubrics.vocabulary import Polarity, Rubric
 
 __all__ = ["REPOSITORY", "JudgePrompt", "Messages", "load_prompt", "states_of"]
@@ -36,7 +36,7 @@ class JudgePrompt:
 
     @property
     def version(self) -> str:
-        """``judge_v1-1a2b3c4d``: the file's name and the beginning of its hash."""
+        """``judge_v2-1a2b3c4d``: the file's name and the beginning of its hash."""
         return f"{self.name}-{self.hash[:8]}"
 
     def messages(self, environment: str, rubrics: Sequence[Rubric], transcript: str, turn_count: int) -> Messages:
@@ -57,11 +57,7 @@ class JudgePrompt:
     def asked_again(self, messages: Messages, reply: str, reason: str, rubric_count: int, turn_count: int) -> Messages:
         """The chat goes on after a reply that was none, with the reason."""
         values = {"reason": reason, "count": str(rubric_count), "last_turn": str(turn_count - 1)}
-        return [
-            *messages,
-            {"role": "assistant", "content": reply},
-            {"role": "user", "content": filled(self.again, values)},
-        ]
+        return asked_again(messages, reply, filled(self.again, values))
 
 
 def load_prompt(path: Path | str) -> JudgePrompt:
@@ -90,8 +86,8 @@ def _example(rubrics: Sequence[Rubric]) -> str:
     tags = [
         {
             "id": rubric.id,
-            "state": states_of(rubric)[0 if place == 0 else -1],
             "evidence_turn": 0 if place == 0 else None,
+            "state": states_of(rubric)[0 if place == 0 else -1],
         }
         for place, rubric in enumerate(rubrics[:2])
     ]

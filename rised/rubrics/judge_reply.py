@@ -43,8 +43,9 @@ class Verdicts:
 def reply_schema(rubrics: Sequence[Rubric], turn_count: int) -> dict[str, Any]:
     """JSON schema of a reply on an episode of ``turn_count`` turns: all that a grammar can enforce of the rule.
 
-    Every rubric at its place, with the states that its polarity allows; a turn that exists exactly where the state is
-    not absent. Equal for episodes of one environment and length, so that a server compiles few grammars.
+    Every rubric at its place: the turn that is the evidence, then the state that follows from it, since a model writes
+    keys in the schema's order. A turn that exists goes with a state of the rubric's polarity, null with absent. Equal
+    for episodes of one environment and length, so that a server compiles few grammars.
     """
     turn = {"type": "integer", "minimum": 0, "maximum": turn_count - 1}
     entries = []
@@ -66,8 +67,8 @@ def reply_schema(rubrics: Sequence[Rubric], turn_count: int) -> dict[str, Any]:
 def _entry(rubric: Rubric, states: list[str], turn: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": "object",
-        "properties": {"id": {"const": rubric.id}, "state": {"enum": states}, "evidence_turn": turn},
-        "required": ["id", "state", "evidence_turn"],
+        "properties": {"id": {"const": rubric.id}, "evidence_turn": turn, "state": {"enum": states}},
+        "required": ["id", "evidence_turn", "state"],
         "additionalProperties": False,
     }
 

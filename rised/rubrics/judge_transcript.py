@@ -1,13 +1,14 @@
 """A rollout as the judge model reads it, and the one rule by which a long one is shortened.
 
 One JSON object a line, so that nothing in an episode can pass for the prompt around it. Reward and success are not
-shown: a judge that knows the outcome tags the outcome. Rule of shortening [ours], until the budget is kept:
+shown, nor what the environment said after the last reply, where WebShop prints the reward: a judge that knows the
+outcome tags the outcome. Rule of shortening [ours], until the budget is kept:
 
 1. every text of the earlier turns is cut in its middle to one common length, the greatest that fits;
 2. earlier turns are left out whole, the oldest first.
 
-The system prompt, the first observation (it states the task), the last turns and the final observation are never
-touched; if these alone exceed the budget, the transcript does too.
+The system prompt, the first observation (it states the task) and the last turns are never touched; if these alone
+exceed the budget, the transcript does too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 from typing import Any, NamedTuple
 
 from rised.records.types import Rollout, Turn
+from rised.rubrics.prompt_file import without_control_tokens
 
 _MARK = " […{} characters left out…] "
 _MARK_LENGTH = 40
@@ -65,9 +67,7 @@ def _render(rollout: Rollout, earlier: int, limit: int, left_out: int = 0) -> st
                 lines.append(_line({"turns_left_out": f"1 to {left_out}"}))
             continue
         lines.append(_turn_line(index, turn, limit if index < earlier else None))
-    lines.append(
-        _line({"after_the_last_turn": rollout.final_observation, "episode_ended_by": rollout.stop_reason.value})
-    )
+    lines.append(_line({"episode_ended_by": rollout.stop_reason.value}))
     return "\n".join(lines)
 
 
@@ -93,7 +93,7 @@ def _cut(text: str, limit: int | None) -> str:
 
 
 def _line(entry: dict[str, Any]) -> str:
-    return storable(json.dumps(entry, ensure_ascii=False))
+    return without_control_tokens(storable(json.dumps(entry, ensure_ascii=False)))
 
 
 def storable(text: str) -> str:

@@ -1,4 +1,8 @@
-"""Prompt files: named sections with places in double braces, checked when they are read."""
+"""Prompt files: named sections with places in double braces, checked when they are read.
+
+What fills a place, and the model's own reply in a chat that continues, is data: :func:`without_control_tokens` makes
+sure that a served model's tokenizer finds no control token in it.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,9 @@ from rised.rubrics.base import RubricError
 REPOSITORY = Path(__file__).resolve().parents[2]
 Messages = list[dict[str, str]]
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
+_OPENS_CONTROL_TOKEN = re.compile(r"<(?!\s)|\[(?=/?[A-Za-z_]*[A-Z]{2}[A-Za-z_]*\])(?!SEP\])")
+"""``<|im_end|>``, ``</s>``, ``<start_of_turn>``, ``<think>``, ``<<SYS>>`` and the like begin with ``<``; ``[INST]``,
+``[/INST]``, ``[TOOL_CALLS]``, ``[gMASK]`` are capitals in brackets. WebShop's separator ``[SEP]`` ends no turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,5 +72,23 @@ def placed(template: str) -> set[str]:
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:
-    """One pass, so that a transcript that holds a place is left alone."""
-    return _PLACE.sub(lambda place: values[place[1]], template)
+    """One pass, so that a transcript that holds a place is left alone. Values lose their control tokens."""
+    return _PLACE.sub(lambda place: without_control_tokens(values[place[1]]), template)
+
+
+def asked_again(messages: Messages, reply: str, said: str) -> Messages:
+    """The chat continued with a model's unusable reply and what is said to it."""
+    return [
+        *messages,
+        {"role": "assistant", "content": without_control_tokens(reply)},
+        {"role": "user", "content": said},
+    ]
+
+
+def without_control_tokens(text: str) -> str:
+    """The text with the first character of everything that could be a control token as a JSON escape.
+
+    Servers encode prompts with control tokens recognised, so that ``<|im_end|>`` in an observation would end the user
+    turn. The escape means the same to a reader of JSON and is no token of any tokenizer. Equal when applied twice.
+    """
+    return _OPENS_CONTROL_TOKEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

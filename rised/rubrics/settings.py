@@ -72,7 +72,7 @@ class LlmJudgeSettings(ChatSettings):
 
     type: Literal["llm"] = strict(description="judge by a language model behind an OpenAI-compatible server")
     prompt: str = strict(
-        "data/prompts/judge_v1.md", min_length=1, description="prompt file, relative to the repository root"
+        "data/prompts/judge_v2.md", min_length=1, description="prompt file, relative to the repository root"
     )
 
 

@@ -37,7 +37,7 @@ from rised.rubrics.judge_llm import JudgeSession, decoding
 from rised.rubrics.judge_record import JudgeCounters
 from rised.rubrics.judge_reply import CUT, ReplyError, find_object
 from rised.rubrics.judge_transcript import transcript
-from rised.rubrics.prompt_file import Messages, PromptFile, filled, read_prompt
+from rised.rubrics.prompt_file import Messages, PromptFile, asked_again, filled, read_prompt
 from rised.rubrics.settings import LlmJudgeSettings
 
 PLACES = {
@@ -70,13 +70,10 @@ class BundleScores:
 def attempts_text(rollouts: Sequence[Rollout], characters: int, final_turns: int) -> str:
     """The rollouts as numbered transcripts of together about ``characters``, each with an equal share.
 
-    Without what the environment said after the last action: shops print the reward there. The instructions, which are
-    the same for all, stand in the first only.
+    The instructions, which are the same for all, stand in the first only.
     """
     share = characters // max(len(rollouts), 1)
-    bare = [
-        replace(r, final_observation="", system_prompt="" if i else r.system_prompt) for i, r in enumerate(rollouts)
-    ]
+    bare = [replace(r, system_prompt="" if i else r.system_prompt) for i, r in enumerate(rollouts)]
     shown = [transcript(rollout, share, final_turns).text for rollout in bare]
     return "\n\n".join(f"Attempt {number}\n{text}" for number, text in enumerate(shown, 1))
 
@@ -218,11 +215,7 @@ class LlmVerifier:
                 if completion.finish_reason == CUT:
                     break
                 said = filled(self.prompt.sections["Again"], _counts(shown) | {"reason": str(error)})
-                messages = [
-                    *messages,
-                    {"role": "assistant", "content": completion.text},
-                    {"role": "user", "content": said},
-                ]
+                messages = asked_again(messages, completion.text, said)
                 continue
             return BundleScores(scores, reply=completion.text[:KEPT_CHARACTERS]), completion
         return failed, None

@@ -12,11 +12,12 @@ import argparse
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -135,10 +136,26 @@ class Vocabulary:
             "version": self.version,
             "environments": list(self.environments),
             "skills": [skill.model_dump(mode="json") for skill in self.skills],
-            "rubrics": [rubric.model_dump(mode="json", exclude={"source"}) for rubric in self.rubrics],
+            "rubrics": [_content(rubric) for rubric in self.rubrics],
         }
-        text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return _hash(content)
+
+    @cached_property
+    def entry_hashes(self) -> dict[str, str]:
+        """``rubric <id>`` and ``skill <id>`` -> beginning of a SHA-256 (hex) of the entry, in the file's order."""
+        skills = {f"skill {skill.id}": _hash(skill.model_dump(mode="json")) for skill in self.skills}
+        rubrics = {f"rubric {rubric.id}": _hash(_content(rubric)) for rubric in self.rubrics}
+        return {name: value[:16] for name, value in (skills | rubrics).items()}
+
+    def edits_since(self, entry_hashes: Mapping[str, str]) -> str:
+        """What differs from a vocabulary with these :attr:`entry_hashes`, in words; "" if no entry does."""
+        now = self.entry_hashes
+        found = {
+            "changed": [name for name in now if name in entry_hashes and now[name] != entry_hashes[name]],
+            "added": [name for name in now if name not in entry_hashes],
+            "removed": [name for name in entry_hashes if name not in now],
+        }
+        return "; ".join(f"{what}: {', '.join(names)}" for what, names in found.items() if names)
 
     @cached_property
     def rubric_ids(self) -> tuple[str, ...]:
@@ -196,6 +213,15 @@ class Vocabulary:
 
     def applies(self, rubric_id: str, environment: str) -> bool:
         return environment in self[rubric_id].environments
+
+
+def _content(rubric: Rubric) -> dict[str, Any]:
+    return rubric.model_dump(mode="json", exclude={"source"})
+
+
+def _hash(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _duplicates(values: Iterable[str]) -> list[str]:

@@ -160,6 +160,18 @@ def test_missing_or_broken_folders_are_named(
         prepare(AlfworldSettings(source="files"), "train", 1, seed=0)
 
 
+def test_a_split_file_of_agentbench_flattens_to_folders_in_its_order(excerpts_dir: Path) -> None:
+    index = excerpts_dir / "alfworld_train_valid.json"
+    families = json.loads(index.read_text())
+    assert list(families) == [
+        *("pick_and_place", "pick_clean_then_place", "pick_heat_then_place", "pick_cool_then_place"),
+        *("look_at_obj", "pick_two_obj"),
+    ]
+    folders = _index(AlfworldSettings(index_file={"x": index}), "x", Path("/games"))
+    assert folders == [Path("/games") / Path(path).parent for paths in families.values() for path in paths]
+    assert len(folders) == 12
+
+
 def test_agentbenchs_split_files_flatten_to_their_published_sizes(shared_dir: Path) -> None:
     for name, count in (("train_valid", 3150), ("new_std", 109)):
         index = shared_dir / "data" / f"alfworld_split_{name}.json"

@@ -189,14 +189,23 @@ def test_a_step_outside_an_episode_says_what_to_do() -> None:
         environment.step("answer: 1")
 
 
-@pytest.mark.parametrize("style", ["full", "compact"])
-def test_the_expert_solves_the_benchmarks_own_records_where_their_gold_works(shared_dir: Path, style: str) -> None:
-    path = shared_dir / "data" / "dbbench_standard.jsonl"
+def solved(path: Path, style: str, count: int) -> int:
+    """How many of the first records the expert solves."""
     settings = DbbenchSettings(prompt_style=style, source="files", validation_file=str(path))  # type: ignore[arg-type]
     environment = SPEC.make(settings)
-    solved = 0
-    for task in SPEC.prepare(settings, "validation", 300, 0):
+    found = 0
+    for task in SPEC.prepare(settings, "validation", count, 0):
         environment.reset(task, 0)
         rewards = [environment.step(reply).reward for reply in environment.expert(0, 0.0)]
-        solved += rewards[-1] == 1.0
-    assert solved >= 295
+        found += rewards[-1] == 1.0
+    return found
+
+
+@pytest.mark.parametrize("style", ["full", "compact"])
+def test_the_expert_solves_the_excerpt_of_the_benchmarks_records(excerpts_dir: Path, style: str) -> None:
+    assert solved(excerpts_dir / "dbbench_standard.jsonl", style, 8) == 8
+
+
+@pytest.mark.parametrize("style", ["full", "compact"])
+def test_the_expert_solves_the_benchmarks_own_records_where_their_gold_works(shared_dir: Path, style: str) -> None:
+    assert solved(shared_dir / "data" / "dbbench_standard.jsonl", style, 300) >= 295

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,12 @@ def test_every_recorded_reply_is_read_as_published_and_as_lenient(cases_dir: Pat
         assert parse_reply(row["reply"], "lenient") == Reply(kinds.get(kind, kind), *text), row
 
 
+def test_an_action_line_without_its_end_is_none() -> None:
+    """AgentBench's pattern takes the line break in."""
+    assert match_published("```sql\nSELECT 1\n```\nAction: Operation") == Reply("invalid")
+    assert match_published("```sql\nSELECT 1\n```\nAction: Operation\n") == Reply("operation", "SELECT 1")
+
+
 def test_a_format_quoted_inside_closed_thinking_does_not_count_in_any_form() -> None:
     reply = '<think>Action: Answer\nFinal Answer: ["9"]\n</think>\nAction: Operation\n```sql\nSELECT 1\n```'
     assert match_published(reply) == Reply("answer", '["9"]')
@@ -65,6 +72,17 @@ def test_a_format_quoted_inside_closed_thinking_does_not_count_in_any_form() -> 
 @pytest.mark.parametrize("reply", ["", "SELECT 1", "sql:", "answer: ", "I think sql: SELECT 1", "query: SELECT 1"])
 def test_a_compact_reply_without_its_leading_word_or_content_is_invalid(reply: str) -> None:
     assert match_compact(reply).kind == "invalid"
+
+
+def test_numbers_are_equal_within_a_hundredth() -> None:
+    for pair, equal in ((("0.0", "0.01"), True), (("0.0", "0.0101"), False), (("5", "5.09"), False)):
+        assert answers_equal(pair[0], [pair[1]]) is equal, pair
+        assert answers_equal(f"[{pair[0]}, 7]", [pair[1], "7"]) is equal, pair
+
+
+def test_a_rows_hash_is_five_characters_of_the_md5_of_its_cells() -> None:
+    row = hashlib.md5(b"a,b").hexdigest()
+    assert table_hash([["a", None, "b"]]) == hashlib.md5(row[:5].encode()).hexdigest()
 
 
 def test_an_empty_table_hashes_to_null_and_equals_only_a_null_gold() -> None:

@@ -45,6 +45,18 @@ def test_all_records_of_the_benchmarks_files_load(shared_dir: Path) -> None:
         assert all(cell is None or isinstance(cell, str) for cell in cells)
 
 
+def test_records_of_the_benchmark_load_with_the_kinds_they_have(excerpts_dir: Path) -> None:
+    records = load_records(excerpts_dir / "dbbench_standard.jsonl")
+    assert [record.kind for record in records] == [
+        *("other", "aggregation-SUM", "aggregation-MAX", "aggregation-AVG"),
+        *("INSERT", "INSERT", "UPDATE", "UPDATE"),
+    ]
+    assert [record.label for record in records[:4]] == [
+        ("Shooto 2003 - 5/4 in Korakuen Hall",), ("5",), ("Đeravica",), ("293.0",),
+    ]  # fmt: skip
+    assert all(record.answer_md5 and record.gold_sql for record in records[4:])
+
+
 def test_numbers_in_cells_and_labels_become_text() -> None:
     raw = copy.deepcopy(QUESTION)
     raw["table"]["table_info"]["rows"] = [[3], [2.5]]

@@ -9,8 +9,9 @@ import pytest
 
 from rised.environments.base import EnvironmentFault, StepResult, Task
 from rised.environments.dbbench import SPEC, DbbenchSettings
+from rised.environments.dbbench.generator import split_of
 from rised.environments.dbbench.questions import RECIPES
-from rised.environments.dbbench.records import TYPES
+from rised.environments.dbbench.records import TYPES, Record, content_hash
 from rised.environments.dbbench.settings import DifficultyMix
 
 COUNT = 240
@@ -73,6 +74,15 @@ def test_train_and_validation_share_no_content_even_under_one_seed(train: list[T
     assert {task.split for task in validation} == {"validation"}
     other_seed = SPEC.prepare(DbbenchSettings(), "train", 60, 7)
     assert not {task.content_hash for task in other_seed} & {task.content_hash for task in validation}
+
+
+def test_the_content_hash_decides_the_split(train: list[Task]) -> None:
+    """No two seeds draw one task for both splits: different seeds alone would only make it unlikely."""
+    validation = SPEC.prepare(DbbenchSettings(), "validation", 60, 1)
+    for task in train + validation:
+        assert task.content_hash == content_hash(Record.model_validate(task.payload))
+        assert (int(task.content_hash[:2], 16) < 64) == (task.split == "validation")
+    assert (split_of("3f" + "0" * 62), split_of("40" + "0" * 62)) == ("validation", "train")
 
 
 def test_generated_records_say_that_they_are_synthetic_and_survive_json(train: list[Task]) -> None:

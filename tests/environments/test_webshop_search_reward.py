@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thefuzz import fuzz
 
 from rised.environments.webshop.catalogue import Product, load_catalogue
 from rised.environments.webshop.goals import Goal
-from rised.environments.webshop.reward import normalise_colour, score_purchase
+from rised.environments.webshop.reward import normalise_colour, option_met, same_phrase, score_purchase, type_score
 from rised.environments.webshop.search import SearchIndex, document_text
 
 
@@ -54,6 +55,15 @@ def test_the_first_ten_results_overlap_lucenes_by_at_least_95_percent(
     overlaps = [len(set(ours[:10]) & set(theirs[:10])) / 10 for ours, theirs in zip(found, golden, strict=True)]
     assert sum(overlaps) / len(overlaps) >= 0.95
     assert max(len(ours) for ours in found) == 50
+
+
+def test_an_index_document_is_title_description_first_bullet_and_options() -> None:
+    """The form of the original's documents; tests of its own files compare all of them where they are there."""
+    options = {"size": ("8 fl oz", "10 fl oz"), "color": ("red | blue",), "scent": ()}
+    product = _product("0", "A Kettle", description="Boils Water.", bullets=("Steel", "Loud"), options=options)
+    expected = "a kettle boils water. steel size: 8 fl oz, 10 fl oz, and color: red | blue, and scent: "
+    assert document_text(product) == expected
+    assert document_text(_product("1", "A Kettle")) == "a kettle   "
 
 
 def test_equal_scores_keep_the_order_of_the_file_and_misses_are_left_out() -> None:
@@ -113,6 +123,40 @@ def test_the_thirteen_purchases_earn_exactly_their_reward(cases_dir: Path) -> No
             case["price_ok"],
         ), case["name"]
         assert purchase.title_score == pytest.approx(case["title_score"], abs=1e-12), case["name"]
+
+
+def test_phrases_are_the_same_above_a_ratio_of_85() -> None:
+    """thefuzz gives exactly 85 for the first pair and 86 for the second."""
+    at_the_limit, above = ("blue cable stainless", "blue long stainless"), ("blue cable wooden", "red cable wooden")
+    assert [fuzz.token_set_ratio(*pair) for pair in (at_the_limit, above)] == [85, 86]
+    assert (same_phrase(*at_the_limit), same_phrase(*above)) == (False, True)
+    assert option_met(["red cable wooden"], "blue cable wooden") is False, "a colour stands for the whole option"
+
+
+@pytest.mark.parametrize(
+    ("query", "category", "title", "expected"),
+    [
+        (False, False, 0.0, 0.0),
+        (True, True, 0.0, 0.0),
+        (True, True, 0.09, 0.1),
+        (False, False, 0.1, 0.5),
+        (False, False, 0.2, 0.5),
+        (False, False, 0.21, 1.0),
+        (False, True, 0.1, 1.0),
+        (True, False, 0.1, 1.0),
+    ],
+)
+def test_the_kind_of_product_counts_by_its_limits(query: bool, category: bool, title: float, expected: float) -> None:
+    assert type_score(query, category, title) == expected
+
+
+def test_a_price_at_the_limit_is_kept() -> None:
+    goal = Goal(
+        asin="G", instruction="", attributes=(), options=(), price_upper=20.0, query="kettle",
+        product_category="Home › Kitchen", nouns=("kettle",),
+    )  # fmt: skip
+    prices = [score_purchase(_product("B", "kettle"), ["kettle"], goal, p, []).price_ok for p in (19.99, 20.0, 20.01)]
+    assert prices == [True, True, False]
 
 
 def test_a_colour_stands_for_the_first_known_colour_word_it_contains() -> None:

@@ -91,6 +91,13 @@ def test_the_micro_batch_mean_is_the_mean_over_parts_of_each_parts_token_mean(
     assert sum(w * sum(row) for w, row in zip(weights, losses, strict=True)) == pytest.approx(expected, abs=1e-12)
 
 
+def test_parts_of_the_micro_batch_mean_are_made_of_sequences_that_have_tokens() -> None:
+    """Counted with the empty ones, the parts would be [0, 3], [0, 1], [2] and each weigh a third."""
+    counts = [0, 3, 0, 1, 2]
+    weights = token_weights(Reduction.MICRO_BATCH_TOKEN_MEAN, counts, Totals.of(counts), 2)
+    np.testing.assert_allclose(weights, [0, 1 / (2 * 4), 0, 1 / (2 * 4), 1 / (2 * 2)], rtol=1e-12)
+
+
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=9))
 def test_parts_of_one_sequence_are_sequence_means_and_one_part_is_the_token_mean(counts: list[int]) -> None:
     totals = Totals.of(counts)

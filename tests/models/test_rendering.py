@@ -62,6 +62,23 @@ def test_an_observation_cannot_forge_a_turn(style: str) -> None:
     assert sum(forged) == sum(plain)
 
 
+def test_control_tokens_in_any_text_of_an_episode_are_ordinary_text(cases_dir: Path) -> None:
+    case = cases_dir / "23-special-tokens-in-observation"
+    expected = json.loads((case / "expected.json").read_text())
+    found = PreTrainedTokenizerFast.from_pretrained(str(case / "tokenizer"))
+    found.chat_template = CHATML_TEMPLATE
+    text, right = expected["text"], expected["right_ids"]
+    assert found.encode(text, add_special_tokens=False) == expected["naive_ids"], "as it would be without care"
+    rendering = ChatRendering(found)
+    ids = conversation(rendering, text, [text] * 3, [text] * 2)
+    start, end = (found.convert_tokens_to_ids(token) for token in ("<|im_start|>", "<|im_end|>"))
+    assert (ids.count(start), ids.count(end)) == (6 + 1, 6), "system, three observations, two replies, an open one"
+    assert found.decode(ids).count(text) == 6
+    for rendered in (rendering.extend(text), rendering.hint_prefix(text), rendering.encode_reply(text)):
+        places = [i for i in range(len(rendered)) if rendered[i : i + len(right)] == right]
+        assert len(places) == 1, "the ids of the case"
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(STYLES), st.lists(st.text(max_size=12), min_size=1, max_size=5), st.data())
 def test_every_turn_extends_the_tokens_before_it(style: str, observations: list[str], data: st.DataObject) -> None:

@@ -20,6 +20,7 @@ from rised.records import faults
 from rised.records.commit import RunDirectory, Step
 from rised.records.digest import reproducible_digest
 from rised.records.errors import RecordError
+from rised.records.files import write_bytes, write_file
 from rised.records.manifests import manifest_path
 from rised.records.schemas import to_table
 from rised.records.shards import RunReader
@@ -70,6 +71,67 @@ def test_a_run_killed_at_any_write_ends_as_an_undisturbed_one(tmp_path: Path) ->
         assert run_in_child(run, 0) == 0, name
         assert reproducible_digest(run) == wanted, f"killed at {name}"
         shutil.rmtree(run)
+
+
+def test_every_file_is_on_disk_before_its_rename_and_the_rename_before_what_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash of the machine must not leave a name without its bytes."""
+    events: list[tuple[str, str]] = []
+    fsync, replace_ = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        events.append(("sync", os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        fsync(descriptor)
+
+    def renamed(source: Path, target: Path) -> None:
+        events.append(("rename", Path(source).name))
+        replace_(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    wanted = [("sync", ".tmp-name"), ("rename", ".tmp-name"), ("sync", "folder")]
+    write_bytes(folder / "name", b"content")
+    assert events == wanted
+    events.clear()
+    write_file(folder / "name", lambda path: path.write_bytes(b"content") and None, 10)
+    assert events == wanted
+    events.clear()
+    write_run(tmp_path / "run", 1)
+    for place, (what, name) in enumerate(events):
+        if what == "rename":
+            assert events[place - 1] == ("sync", name) and events[place + 1][0] == "sync", name
+    assert sum(what == "rename" for what, _ in events) > 15
+
+
+def test_an_older_state_goes_only_when_the_step_that_replaces_it_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_ = os.replace
+
+    def full_at_the_manifest(source: Path, target: Path) -> None:
+        if Path(target) == manifest_path(tmp_path / "run", 2):
+            raise OSError(errno.ENOSPC, "no space")
+        replace_(source, target)
+
+    def states() -> list[str]:
+        return sorted(path.parent.name for path in (tmp_path / "run").glob("state/*/optimiser.bin"))
+
+    with RunDirectory(tmp_path / "run", keep_states=1) as run:
+        run.recover()
+        for step in (0, 1):
+            write_step(run, step)
+        assert states() == ["step-000001"]
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", full_at_the_manifest)
+            with pytest.raises(RecordError, match="no space left"):
+                write_step(run, 2)
+        assert run.recover().last_committed == 1 and states() == ["step-000001"]
+        assert run.state_file("optimiser.bin").read_bytes() == bytes(range(2)) * 100
+        write_step(run, 2)
+        assert states() == ["step-000002"], "and then at once"
 
 
 def test_a_run_killed_again_while_it_recovers_ends_the_same(tmp_path: Path) -> None:
@@ -259,7 +321,11 @@ def test_a_killed_trainers_forked_worker_does_not_hold_the_lock(tmp_path: Path) 
     try:
         os.kill(trainer, signal.SIGKILL)
         os.waitpid(trainer, 0)
-        RunDirectory(tmp_path / "run").close()
+        with RunDirectory(tmp_path / "run") as run:
+            run.recover()
+            write_step(run, 0)
+            assert run.last_committed() == 0
+        os.kill(worker, 0)  # it lives
     finally:
         os.kill(worker, signal.SIGKILL)
 

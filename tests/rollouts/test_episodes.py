@@ -23,6 +23,7 @@ from tiny_models import qwen2, tokenizer
 
 from rised.environments.pool import EnvironmentPool
 from rised.models.engine import TransformersEngine
+from rised.models.randomness import episode_uniforms
 from rised.models.rendering import ChatRendering
 from rised.models.scoring import sequence_logprobs
 from rised.records.types import Rollout, StopReason
@@ -63,6 +64,33 @@ def plan(index: int = 0, rollout: int = 0, trouble: dict[str, Any] | None = None
         weight_version=2,
     )
     return replace(made, **changes)
+
+
+def test_every_sampled_token_has_uniforms_of_its_own(pool: EnvironmentPool) -> None:
+    """Those of the episode in order, whatever the turns are: equal ones in each turn would bias all sampling."""
+    given: list[float] = []
+
+    class Recording(ScriptedEngine):
+        def session(self, *arguments: Any, **options: Any) -> Any:
+            session = super().session(*arguments, **options)
+            generate = session.generate
+
+            def recorded(episodes: Any, prompts: Any, limits: Any, uniforms: Any, *more: Any) -> Any:
+                replies = generate(episodes, prompts, limits, uniforms, *more)
+                for row, one in zip(uniforms, replies, strict=True):
+                    assert len(row) >= len(one.token_ids)
+                    given.extend(row[: len(one.token_ids)])
+                return replies
+
+            session.generate = recorded
+            return session
+
+    replies = [reply("guess 1"), reply("guess 2"), reply("guess 3")]
+    request = CollectionRequest([plan()], NANO, pool, LIMITS.model_copy(update={"max_turns": {"countdown": 3}}))
+    (rollout,) = collect_rollouts(Recording([replies], NANO.end_token_id), request)
+    assert len(rollout.turns) == 3 and len(given) == sum(rollout.policy_mask)
+    np.testing.assert_array_equal(given, episode_uniforms(plan().seed, len(given)))
+    assert len(set(given)) == len(given)
 
 
 def script(

@@ -46,6 +46,15 @@ def test_all_steps_run_against_a_server(served) -> None:  # type: ignore[no-unty
     assert seeds == {0, 1}, "the second tagging has a seed of its own"
 
 
+def test_a_filtered_question_is_asked_once_and_is_no_outage(served) -> None:  # type: ignore[no-untyped-def]
+    server, make = served
+    work = make(", max_failed_share: 0")
+    run_steps(work, "sample")
+    server.script({"kind": "text", "text": "", "finish_reason": "content_filter"})
+    assert perform(propose.STEP, work)["replies"] == {"ok": 5, "filtered": 1}
+    assert len(server.requests()) == 6
+
+
 def test_an_unreadable_reply_is_asked_for_again_and_then_left_out(served) -> None:  # type: ignore[no-untyped-def]
     server, make = served
     work = make()

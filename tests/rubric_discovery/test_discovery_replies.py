@@ -21,10 +21,13 @@ from rubric_discovery.leaks import leak, solution_tokens
 from rubric_discovery.merge import clusters
 from rubric_discovery.merge import text_of as merge_text
 from rubric_discovery.normalise import read_rubrics
-from rubric_discovery.propose import read_behaviours
+from rubric_discovery.normalise import schema as rubrics_schema
+from rubric_discovery.prompts import load_prompt
+from rubric_discovery.propose import PLACES, read_behaviours
+from rubric_discovery.propose import schema as behaviours_schema
 from rubric_discovery.records import Candidate
 from rubric_discovery.screen import screened
-from rubric_discovery.settings import ScreenSettings
+from rubric_discovery.settings import PromptSettings, ScreenSettings
 
 BEHAVIOUR = {"behaviour": "Waits.", "polarity": "negative", "episode": "B", "turn": 1, "quote": "wait"}
 RUBRIC = {
@@ -41,6 +44,18 @@ SKILL = {"id": "patience", "definition": "Knows when to wait and when to act.", 
 def candidate(name: str, definition: str, polarity: str = "positive", environment: str = "alfworld") -> Candidate:
     words = ("An example that shows it.", "An example that does not.")
     return Candidate(f"{environment}:{name}", name, definition, polarity, *words, (environment,), (name,), "test")
+
+
+def test_a_behaviour_follows_its_evidence_in_schema_and_prompt() -> None:
+    """A model writes keys in the order of the schema; the same for a rubric and the numbers of its behaviours."""
+    (entry,) = behaviours_schema({"A": 3})["properties"]["behaviours"]["items"]["anyOf"]
+    wanted = ["episode", "turn", "quote", "behaviour", "polarity"]
+    assert list(entry["properties"]) == entry["required"] == wanted
+    system = load_prompt(PromptSettings().propose, PLACES).file.sections["System"]
+    example = json.loads(system[system.index('{"behaviours"') :])
+    assert list(example["behaviours"][0]) == wanted
+    rubric = rubrics_schema(2)["properties"]["rubrics"]["items"]
+    assert list(rubric["properties"])[0] == rubric["required"][0] == "numbers"
 
 
 @pytest.mark.parametrize(

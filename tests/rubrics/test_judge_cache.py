@@ -117,6 +117,7 @@ def test_whatever_shapes_a_verdict_is_in_the_key_and_nothing_else(
     cache = str(tmp_path)
     make(cache=cache).tag(rollouts[:1])
     same = replace(rollouts[0], rollout_id="another", step=7, seed=3, reward=1.0, success=True, run="other")
+    same = replace(same, final_observation="Your score (min 0.0, max 1.0) [SEP] 1.0")
     assert make(cache=cache, concurrency=9, deadline_s=3).tag([same])[0].cached
     others = [
         {"model": "test/other"},
@@ -130,7 +131,6 @@ def test_whatever_shapes_a_verdict_is_in_the_key_and_nothing_else(
         assert not make(cache=cache, **fields).tag(rollouts[:1])[0].cached, fields
     changed = [
         replace(rollouts[0], stop_reason=StopReason.TURN_LIMIT),
-        replace(rollouts[0], final_observation="It is dark."),
         replace(rollouts[0], system_prompt="Avoid haste."),
     ]
     assert not any(tag.cached for tag in make(cache=cache).tag(changed))
@@ -156,7 +156,7 @@ sys.path.insert(0, sys.argv[3])
 from record_examples import rollout
 settings = LlmJudgeSettings(type="llm", model="m", endpoint=sys.argv[1], cache=sys.argv[2], concurrency=4)
 judge = LlmJudge(settings, load_vocabulary())
-judge.tag([replace(rollout(1, i), final_observation=f"room {i}") for i in range(24)])
+judge.tag([replace(rollout(1, i), system_prompt=f"room {i}") for i in range(24)])
 print(judge.record.counters.calls, judge.record.counters.cached)
 """
 

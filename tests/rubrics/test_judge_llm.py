@@ -87,6 +87,10 @@ def test_the_request_is_decoded_greedily_under_the_schema_with_the_vocabulary_be
     assert len(entries) == len(rubrics)
     system, user = first["messages"]
     assert all(f"- {rubric.id} (" in system["content"] for rubric in rubrics)
+    for key_order in (json.loads(json.dumps(entry))["properties"] for one in entries for entry in one["anyOf"]):
+        assert list(key_order) == ["id", "evidence_turn", "state"], "as the server reads it"
+    example = system["content"][system["content"].index('{"tags": [{"id": ') :]
+    assert example.index('"evidence_turn"') < example.index('"state"')
     assert system == second["messages"][0], "the server's prefix cache serves it"
     assert "go to shelf 1" in user["content"] and "go to shelf 1" not in system["content"]
 
@@ -133,7 +137,7 @@ def test_a_last_reply_that_the_environment_never_saw_is_not_shown(
     cut = replace(rollout.turns[-1], info={"executed": False})
     make().tag([replace(rollout, turns=(*rollout.turns[:-1], cut), stop_reason=StopReason.EPISODE_TOKEN_LIMIT)])
     shown = server.requests()[0]["body"]["messages"][1]["content"]
-    assert "unseen words" not in shown and "It is dark." in shown and "numbered 0 to 1" in shown
+    assert "unseen words" not in shown and "It is dark." not in shown and "numbered 0 to 1" in shown
 
 
 # ---- failures
@@ -152,6 +156,7 @@ def test_a_last_reply_that_the_environment_never_saw_is_not_shown(
         (text('{"tags": [{"id"', "length"), TagStatus.PARSE_ERROR, "finish_reason_length"),
         ({"kind": "message", "message": {"content": None}}, TagStatus.PARSE_ERROR, "no_json: the reply is empty"),
         ({"kind": "message", "message": {"content": None, "refusal": "I won't."}}, TagStatus.REFUSED, "I won't."),
+        (text("I will not", "content_filter"), TagStatus.FILTERED, "content_filter"),
         ({"kind": "big", "bytes": 3_000_000}, TagStatus.PARSE_ERROR, "longer than 1000000 bytes"),
         ({"kind": "raw", "body": "<html>busy</html>"}, TagStatus.SERVER_ERROR, "no chat completion"),
         ({"kind": "raw", "body": '{"choices": []}'}, TagStatus.SERVER_ERROR, "no chat completion"),
@@ -180,6 +185,39 @@ def test_a_failure_is_a_status_of_all_the_rollouts_tags_and_never_absent(
     (reply,) = judge.record.replies
     assert reply.status is expected and reason in reply.reason
     assert rubric_profile(tags, ["r0"], vocabulary) is None
+
+
+FILTERED_QUESTION = {"error": {"code": "content_filter", "message": "The prompt was filtered"}}
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (200, {"choices": [{"index": 0, "finish_reason": "content_filter", "message": {"content": "I"}}]}),
+        (200, {"choices": [{"index": 0, "finish_reason": "content_filter"}]}),
+        (200, FILTERED_QUESTION),
+        (400, FILTERED_QUESTION),
+        (200, "21-judge-http-faults/scripts/g_message_null.json"),
+    ],
+)
+def test_what_a_content_filter_holds_back_is_asked_once_and_is_no_outage(
+    make: Callable[..., LlmJudge],
+    make_rollout: MakeRollout,
+    server: ScriptedServer,
+    cases_dir: Path,
+    code: int,
+    body: dict[str, Any] | str,
+) -> None:
+    if isinstance(body, str):
+        body = json.loads((cases_dir / body).read_text())[0]["body"]
+    server.script(*[status(code, body=json.dumps(body))] * 8)
+    judge = make(max_failed_share=0.0)
+    tags = judge.tag([make_rollout("alfworld", TURNS, rollout_id=f"r{i}") for i in range(2)])
+    assert statuses(tags) == {TagStatus.FILTERED} and {tag.state for tag in tags} == {None}
+    assert len(server.requests()) == 2, "one request a rollout"
+    metrics = {metric.name: metric.value for metric in judge.record.metrics(1)}
+    assert metrics["judge/rollouts/filtered"] == 2 and metrics["judge/rollouts/server_error"] == 0
+    assert from_table(to_table(tags)) == tags and from_table(to_table(judge.record.replies)) == judge.record.replies
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,10 @@ def test_the_schema_admits_each_rubric_at_its_place_with_the_states_and_turns_of
         assert shown["properties"]["evidence_turn"] == {"type": "integer", "minimum": 0, "maximum": 5}
         assert absent["properties"]["state"] == {"enum": ["absent"]}
         assert absent["properties"]["evidence_turn"] == {"type": "null"}
-        assert shown["required"] == absent["required"] == ["id", "state", "evidence_turn"]
+        for alternative in (shown, absent):
+            assert alternative["required"] == ["id", "evidence_turn", "state"], "the state follows from the evidence"
+            assert list(alternative["properties"]) == alternative["required"]
+            assert alternative["additionalProperties"] is False
 
 
 def test_with_three_errors_among_eight_a_share_is_of_the_other_five(vocabulary: Vocabulary) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from scripted_judge_server import ScriptedServer
 
-from rised.records.types import Rollout, StopReason, TagStatus
+from rised.methods.verifiers.judge import STATUSES
+from rised.records.types import BundleStatus, Rollout, StopReason, TagStatus
 from rised.rubrics.base import RubricError
 from rised.rubrics.judge_reply import ReplyError
 from rised.rubrics.settings import LlmJudgeSettings
@@ -72,6 +73,7 @@ def test_every_pair_gets_its_score_in_one_request(
         (text('{"scores": [[0, 1', "length"), TagStatus.PARSE_ERROR, "finish_reason_length"),
         ({"kind": "status", "status": 400, "body": "no"}, TagStatus.SERVER_ERROR, "400"),
         ({"kind": "message", "message": {"content": None, "refusal": "no"}}, TagStatus.REFUSED, "refused"),
+        (text("", "content_filter"), TagStatus.FILTERED, "content_filter"),
     ],
 )
 def test_a_failure_is_a_status_and_never_a_score(
@@ -127,6 +129,18 @@ def test_failures_are_not_kept(
     server.script(text("no"), OK)
     assert verifier(cache=str(tmp_path), reasks=0).verify([question])[0].status is TagStatus.PARSE_ERROR
     assert verifier(cache=str(tmp_path), reasks=0).verify([question])[0].status is TagStatus.OK
+
+
+def test_a_filtered_question_is_asked_once_and_is_no_outage(
+    verifier: Callable[..., LlmVerifier], question: Question, server: ScriptedServer
+) -> None:
+    server.script(*[text("", "content_filter")] * 3)
+    one = verifier(max_failed_share=0.0)
+    (found,) = one.verify([question])
+    assert found.status is TagStatus.FILTERED and len(server.requests()) == 1
+    assert one.counters.statuses == {TagStatus.FILTERED: 1}
+    assert set(STATUSES) == set(TagStatus), "every status has one of a bundle"
+    assert STATUSES[found.status] is BundleStatus.VERIFIER_FILTERED
 
 
 def test_a_server_that_is_away_stops_the_run(

@@ -47,6 +47,22 @@ def test_the_shipped_vocabulary_has_exactly_59_rubrics_in_10_skills(vocabulary: 
     assert sum(len(vocabulary.of_skill(skill)) for skill in vocabulary.skill_ids) == 59
 
 
+def test_edits_are_named_by_entry(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    names = vocabulary.rubric_ids
+
+    def edit(document: dict[str, Any]) -> None:
+        document["rubrics"][3]["positive_example"] = "Another case that shows it."
+        document["rubrics"][5]["id"] = "does_a_new_thing"
+        document["skills"][0]["definition"] = OTHER
+
+    edited = load_vocabulary(written(tmp_path, edit))
+    assert vocabulary.edits_since(vocabulary.entry_hashes) == ""
+    assert edited.edits_since(vocabulary.entry_hashes) == (
+        f"changed: skill {vocabulary.skill_ids[0]}, rubric {names[3]}; added: rubric does_a_new_thing; "
+        f"removed: rubric {names[5]}"
+    )
+
+
 def test_every_name_of_the_paper_is_there_and_only_those_carry_its_mark(
     vocabulary: Vocabulary, repository: Path
 ) -> None:

@@ -19,13 +19,17 @@ from stage_commands import Command, assert_refused, in_process, in_subprocess
 
 import rised.learner.state as learner_state
 import rised.records.files as record_files
+import stages.stored
 import stages.train
 import stages.workers
 from rised.records.commit import RunDirectory
 from rised.records.digest import reproducible_digest
+from rised.records.errors import RecordError
 from rised.records.schemas import VERSION_KEY, from_table
 from rised.records.shards import RunReader, read_shard
 from rised.records.types import Rollout, StopReason
+from rised.rubrics.vocabulary import Vocabulary, load_vocabulary
+from rised.rubrics.windows import TagWindow
 from stages import attempts, progress
 
 pytestmark = pytest.mark.usefixtures("at_the_root")
@@ -311,6 +315,26 @@ def test_a_stopped_run_goes_on_to_the_same_end(tiny_experiment, command: Command
     assert digest(stopped) == trained[1]
 
 
+def test_a_resumed_run_has_the_state_that_it_was_stopped_with(
+    tiny_experiment, stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steering's switch, the window over all candidate groups, and the schedule: what the next step depends on."""
+    resumed: list[dict[str, object]] = []
+
+    def stop_at_once(self, number, *arguments):
+        resumed.append(json.loads(json.dumps(self.state())))
+        raise SystemExit
+
+    monkeypatch.setattr(stages.train.Trainer, "update", stop_at_once)
+    with pytest.raises(SystemExit):
+        tiny_experiment.train(stopped, "rised", f"updates={UPDATES}")
+    (saved,) = stopped.glob("state/*/loop.json")
+    assert resumed == [json.loads(saved.read_text())]
+    assert resumed[0]["method"]["steering"]["on"]["dbbench"] is True, "without it the switch would not be noticed"
+    counts = TagWindow.from_json(resumed[0]["window"]).counts("dbbench")
+    assert counts.rollouts == RunReader(stopped).scan("rollouts", steps=[1]).num_rows == 12, "also of groups left out"
+
+
 def test_a_shard_truncated_before_a_resume_is_named_and_the_run_goes_on_once_it_is_back(
     tiny_experiment, command: Command, trained, stopped: Path
 ) -> None:
@@ -354,6 +378,34 @@ def test_other_tasks_on_resume_are_refused(tiny_experiment, command: Command, tm
     outcome = command("train", *train_arguments(tiny_experiment, stopped, tasks=tasks))
     assert_refused(outcome, "panel_hashes")
     assert RunReader(stopped).steps() == [0, 1]
+
+
+def with_another_example(vocabulary: Vocabulary, rubric_id: str) -> Vocabulary:
+    """The vocabulary after an edit of one rubric's example."""
+    edit = {"positive_example": "Something else that shows it."}
+    return replace(
+        vocabulary,
+        rubrics=tuple(r.model_copy(update=edit) if r.id == rubric_id else r for r in vocabulary.rubrics),
+    )
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_an_edited_vocabulary_is_named_with_its_rubric_and_not_as_the_judge(
+    tiny_experiment, command: Command, stopped: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    """The file at the same path has other content, so that no key of the configuration differs."""
+    if finished:
+        assert command("train", *train_arguments(tiny_experiment, stopped)).code == 0
+    rubric = "repeats_failed_action"
+    edited = with_another_example(load_vocabulary(), rubric)
+    monkeypatch.setattr(stages.train, "load_vocabulary", lambda path: edited)
+    outcome = command("train", *train_arguments(tiny_experiment, stopped))
+    assert_refused(outcome, "the vocabulary data/vocabulary.yaml was edited", f"changed: rubric {rubric})", "Restore")
+    assert "'judge'" not in outcome.err
+    if finished:
+        monkeypatch.setattr(stages.stored, "load_vocabulary", lambda path: edited)
+        with pytest.raises(RecordError, match=f"changed: rubric {rubric}"):
+            stages.stored.finished_run(tiny_experiment.run_config("rised", f"updates={UPDATES}"), stopped)
 
 
 def test_a_second_process_on_a_run_is_refused(tiny_experiment, command: Command, trained, stopped: Path) -> None:

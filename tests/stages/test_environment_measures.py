@@ -44,3 +44,14 @@ def test_each_measure_is_a_mean_over_the_episodes_that_have_it_and_were_not_lost
 def test_an_environment_that_measures_nothing_else_has_no_such_metrics(rollouts: list[Rollout]) -> None:
     others = [replace(rollout, environment="dbbench") for rollout in rollouts]
     assert not any("measures" in metric.name for metric in validation_metrics(others, 1))
+
+
+def test_overall_is_the_mean_over_environments_whatever_the_sizes_of_their_panels(rollouts: list[Rollout]) -> None:
+    solved, lost = rollouts[1:]
+    dbbench = [replace(solved, environment="dbbench", task_id=f"t{i}", success=False, reward=0.0) for i in range(3)]
+    alfworld = [replace(solved, environment="alfworld")]
+    found = {metric.name: metric.value for metric in validation_metrics([*dbbench, *alfworld], 4)}
+    names = ("dbbench", "alfworld", "overall")
+    assert [found[f"validation/success/{name}"] for name in names] == [0.0, 1.0, 0.5]
+    without = validation_metrics([*dbbench, *alfworld, replace(lost, environment="webshop")], 4)
+    assert {m.name: m.value for m in without}["validation/success/overall"] is None, "one environment has no episode"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_experiments import make_experiment
 
 import stages.train
 from rised.environments.base import Task
@@ -20,7 +21,15 @@ from rised.rubrics.base import DETECTORS
 from rised.rubrics.blocks import avoid_block
 from rised.rubrics.judge_rules import RuleJudge
 from rised.rubrics.vocabulary import Polarity, load_vocabulary
-from stages.loop import draw_tasks, prompt_groups, quotas, rollout_metrics, training_plans, validation_plans
+from stages.loop import (
+    draw_tasks,
+    prompt_groups,
+    quotas,
+    rollout_metrics,
+    training_plans,
+    validation_plans,
+    validation_rollout,
+)
 from stages.setup import PANEL_PER_GROUP, load_run, panel, read_tasks
 
 ENVIRONMENT = "dbbench"
@@ -142,6 +151,27 @@ def test_quotas_are_even_and_the_remainder_goes_round(total: int, count: int, st
     for later in range(step, step + count):
         round_trip.update(quotas(total, names, later))
     assert total == 0 or set(round_trip.values()) == {total}
+
+
+def test_validation_samples_at_its_own_temperature(tiny_experiment) -> None:
+    config = load_run(tiny_experiment.config, "rised", 0, ["rollout.temperature=0.9", "validation.temperature=0.6"])
+    settings = validation_rollout(config)
+    assert settings.temperature == 0.6
+    assert settings.model_copy(update={"temperature": 0.9}) == config.rollout, "and as training does else"
+
+
+def test_both_evaluations_are_played_at_the_temperature_of_validation(
+    tiny_policy: Path, repository: Path, tmp_path: Path
+) -> None:
+    """Greedily here: then two rollouts of a task are the same, while those of training differ."""
+    text = "extends: [tiny.yaml]\nexperiment: cool\nvalidation: {temperature: 0.0, rollouts_per_task: 2}\nupdates: 1\n"
+    cool = make_experiment(tmp_path, repository, tiny_policy, "cool", text)
+    cool.train(tmp_path / "run", "grpo_64")
+    for folder, step in ((cool.warm_start, 0), (tmp_path / "run", 1)):
+        groups = prompt_groups(rollouts_of(folder, "validation", step), [])
+        assert [len({r.token_ids for r in group.rollouts}) for group in groups] == [1] * 6, folder
+        assert all(len(group.rollouts) == 2 for group in groups)
+    assert len({r.token_ids for r in rollouts_of(tmp_path / "run", "rollouts", 1)}) > 3
 
 
 def test_plans_follow_from_seed_step_and_cursor_alone_and_share_prompts_in_a_group(tiny_experiment) -> None:

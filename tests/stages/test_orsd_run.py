@@ -15,6 +15,7 @@ from analysis.frames import Frames
 from analysis.runs import find_experiment
 from analysis.tables import orsd_bundles
 from rised.config import ConfigError
+from rised.methods.training_rewards.orsd import OrsdReward
 from rised.models.writing import WritingRequest, Written
 from rised.records.compaction import compact
 from rised.records.digest import reproducible_digest
@@ -79,6 +80,19 @@ def test_a_run_with_vocabulary_bundles_stores_every_group_and_is_reproducible(
         *("criteria", "reason", "reply", "verifier_reply")
     }, "what models wrote may quote an environment"
     assert kept.scan("rubric_bundles", ["alignment"]) == reader.scan("rubric_bundles", ["alignment"])
+
+
+def test_training_and_bundles_see_the_training_reward_and_records_keep_the_raw_one(
+    run: Callable[..., RunReader], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DBBench has no formula of its own, and the tiny policy fails: the reward is put in place of it."""
+    monkeypatch.setattr(OrsdReward, "reward", lambda self, rollout: float(rollout.rollout_index))
+    reader = run(tmp_path / "orsd", LAPTOP, "updates=1")
+    found = metrics(reader, 1)
+    assert found["training_reward/dbbench"] == 1.5 and found["rollout/reward/dbbench"] == 0.0
+    assert set(reader.scan("rollouts", steps=[1])["reward"].to_pylist()) == {0.0}
+    assert found["bundles/groups/constant_rewards"] == 0, "bundles are aligned with what training sees"
+    assert found["method/selected_groups_zero_variance"] == 0
 
 
 def test_equal_rewards_leave_the_update_to_grpo_and_are_counted(run: Callable[..., RunReader], tmp_path: Path) -> None:

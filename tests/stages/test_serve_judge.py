@@ -228,6 +228,7 @@ def test_servers_end_with_a_stage_that_is_killed(stage: Callable[..., Stage], tm
     pid = state(url)["pid"]
     one.end(signal.SIGKILL)
     wait_until(lambda: not lives(pid))
+    assert not lives(pid)
 
 
 def test_the_file_of_a_later_server_is_left_alone(stage: Callable[..., Stage], tmp_path: Path) -> None:

@@ -47,6 +47,6 @@ class OPSD(TokenTerm):
     def _gap(self, streams: TokenStreams) -> Tensor:
         if streams.teacher is None:
             raise MethodError("opsd needs the teacher's log-probabilities: the term must declare Need.TEACHER")
-        gap = streams.teacher - streams.current.detach()
+        gap = (streams.teacher - streams.current).detach()
         limit = self.settings.gap_limit
         return gap if limit is None else gap.clamp(-limit, limit)

@@ -41,7 +41,7 @@ class SampledGap(TokenTerm):
             raise MethodError("sampled_gap needs the teacher's log-probabilities: the term must declare Need.TEACHER")
         settings = self.settings
         student = streams.current.detach()
-        gap = (streams.teacher - student).clamp(-settings.gap_limit, settings.gap_limit)
+        gap = (streams.teacher.detach() - student).clamp(-settings.gap_limit, settings.gap_limit)
         ratio = (student - streams.sampled).clamp(max=math.log(settings.ratio_limit)).exp()
         return -(gap * ratio) * streams.current
 

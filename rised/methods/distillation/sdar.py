@@ -39,7 +39,7 @@ class SDAR(TokenTerm):
     def token_loss(self, streams: TokenStreams) -> Tensor:
         if streams.teacher is None:
             raise MethodError("sdar needs the teacher's log-probabilities: the term must declare Need.TEACHER")
-        loss = self._gate(streams) * (streams.teacher - streams.current)
+        loss = self._gate(streams) * (streams.teacher.detach() - streams.current)
         return weighted(loss, streams, self.settings.truncated_importance)
 
     def diagnostics(self, streams: TokenStreams) -> dict[str, Tensor]:
@@ -50,4 +50,4 @@ class SDAR(TokenTerm):
 
     def _gate(self, streams: TokenStreams) -> Tensor:
         assert streams.teacher is not None
-        return (self.settings.gate_slope * (streams.teacher - streams.current.detach())).sigmoid()
+        return (self.settings.gate_slope * (streams.teacher - streams.current).detach()).sigmoid()

@@ -22,6 +22,7 @@ STATUSES: dict[TagStatus, BundleStatus] = {
     TagStatus.TIMEOUT: BundleStatus.VERIFIER_TIMEOUT,
     TagStatus.SERVER_ERROR: BundleStatus.VERIFIER_SERVER_ERROR,
     TagStatus.REFUSED: BundleStatus.VERIFIER_REFUSED,
+    TagStatus.FILTERED: BundleStatus.VERIFIER_FILTERED,
 }
 
 
