@@ -50,7 +50,7 @@ def headline(frames: Frames) -> str:
         f"{method_name(BASELINE)} at {percent(base['mean'], 1)}: {points(ours['mean'] - base['mean'])} points"
     )
     first, second = frames.outcomes(PROPOSED), frames.outcomes(BASELINE)
-    seeds = min(ours["seeds"], base["seeds"])
+    seeds = min(ours["n"], base["n"])
     if first is None or second is None:
         return f"{text}. Without validation shards no interval can be given. {_seed_words(seeds)}"
     found = st.paired_difference(first, second)
