@@ -103,4 +103,4 @@ def _score(frames: Frames, method: str, seeds: list[int], step: int) -> float | 
     metrics = frames.metrics
     own = metrics[(metrics["method"] == method) & metrics["seed"].isin(seeds) & (metrics["step"] == step)]
     values = own.loc[own["name"] == "validation/reward/webshop", "value"]
-    return 100 * float(values.mean()) if len(values) == len(seeds) else None
+    return 100 * float(values.mean(skipna=False)) if len(values) == len(seeds) else None
