@@ -217,8 +217,8 @@ def price(evidence: Evidence) -> Verdict:
     return Verdict(
         Status.UNDECIDED,
         f"{relative(float(steps.loc[PROPOSED, 'relative']))} here {how}, over "
-        f"{steps.loc[PROPOSED, 'steps']} steps; other "
-        "hardware and another judge, so the ratio is no check of the published one.",
+        f"{steps.loc[PROPOSED, 'steps']} steps. Wall-clock times count whatever else ran on the machine; hardware and "
+        "judge are other ones too, so the ratio is no check of the published one.",
     )
 
 

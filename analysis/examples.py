@@ -78,7 +78,7 @@ def tagged(run: Run, rubrics: Sequence[str], environment: str, step: int) -> pd.
     """One update's valid tags of the rubrics joined to their rollouts: rollout_id, rubric_id, state, evidence_turn,
     step, group_id, task_id, success."""
     columns = ["rollout_id", "rubric_id", "state", "evidence_turn"]
-    valid = pc.field("rubric_id").isin(list(rubrics)) & (pc.field("status") == "ok")
+    valid = pc.field("rubric_id").isin(pa.array(rubrics, pa.string())) & (pc.field("status") == "ok")
     steps = None if run.reader.compacted and "tags" not in run.reader.step_rows else [step]
     tags: pa.Table = run.reader.scan("tags", columns, valid, steps=steps, judge=only_judge([run]))
     episodes = ["rollout_id", "step", "group_id", "task_id", "success"]

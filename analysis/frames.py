@@ -1,7 +1,8 @@
 """Tidy data frames of an experiment: pass rates, outcomes per task, step times, rubric counts.
 
 Every frame has the columns ``method`` and ``seed``; a run that lacks something has no rows for it, and nothing is
-filled in. Comparing runs over different task panels is refused here, once, for all tables and figures.
+filled in. Comparing runs over different task panels is refused here, once, for all tables and figures. A pass rate is
+counted in the validation episodes where they are stored, and read from the metrics elsewhere.
 """
 
 from __future__ import annotations
@@ -16,21 +17,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analysis import AnalysisError
-from analysis.names import ordered_environments
+from analysis.episodes import check_episodes
+from analysis.names import environment_name, ordered_environments
 from analysis.panels import check_panels
 from analysis.runs import Experiment, Run
 from analysis.sources import note_records
 from rised.records.tag_counts import OUTCOMES, read_tag_counts
+from rised.statistics.pass_rates import LOWEST_COVERAGE, mean_over_tasks, strict, task_means
 
 SUCCESS = "validation/success/"
 TASKS = "validation/tasks/"
+KEYS = ["method", "seed", "step", "environment"]
 EPISODE_COLUMNS = [
+    "run",
     "step",
     "environment",
     "task_id",
     "rollout_index",
     "rollout_id",
     "success",
+    "reward",
     "reward_valid",
     "stop_reason",
     "turn_count",
@@ -61,8 +67,18 @@ class Frames:
 
     @cached_property
     def validation(self) -> pd.DataFrame:
-        """One row per validation rollout, texts and tokens left out; step 0 is the warm start."""
-        return self._collect(lambda run: run.reader.scan("validation", EPISODE_COLUMNS))
+        """One row per validation rollout, texts and tokens left out; step 0 is the warm start.
+
+        ``outcome`` is 1.0 for a success, 0.0 for a failure and NaN where the environment lost the episode.
+        """
+
+        def load(run: Run) -> pa.Table:
+            table = run.reader.scan("validation", EPISODE_COLUMNS)
+            check_episodes(run, "validation", table)
+            return table.drop_columns(["run", "reward"])
+
+        rows = self._collect(load)
+        return rows.assign(outcome=rows["success"].map({True: 1.0, False: 0.0}).astype("float64"))
 
     @cached_property
     def played_tasks(self) -> pd.DataFrame:
@@ -72,37 +88,67 @@ class Frames:
 
     @cached_property
     def episode_counts(self) -> pd.DataFrame:
-        """Training rollouts counted in Arrow: columns method, seed, stop_reason, reward_valid, count.
+        """Training rollouts counted in Arrow: columns method, seed, stop_reason, reward_valid, success, count.
 
         A frame with a row for each takes gigabytes at the paper's size.
         """
-        keys = ["stop_reason", "reward_valid"]
+        keys = ["stop_reason", "reward_valid", "success"]
 
         def load(run: Run) -> pa.Table:
-            counted = run.reader.scan("rollouts", keys).group_by(keys).aggregate([([], "count_all")])
+            episodes = run.reader.scan("rollouts", ["run", "step", "rollout_id", "reward", *keys])
+            check_episodes(run, "rollouts", episodes)
+            counted = episodes.group_by(keys).aggregate([([], "count_all")])
             return counted.rename_columns([*keys, "count"])
 
         return self._collect(load)
 
     @cached_property
-    def pass_rates(self) -> pd.DataFrame:
-        """Validation pass rates: columns method, seed, step, environment (and overall), pass_rate, tasks.
-
-        Overall is the unweighted mean of the experiment's environments, and absent at a step that lacks one of them.
-        """
+    def stored_rates(self) -> pd.DataFrame:
+        """Pass rates as the runs' metrics have them: columns method, seed, step, environment, pass_rate, tasks."""
         names = self.metrics["name"]
-        rows = self.metrics[names.str.startswith(SUCCESS) & (names != SUCCESS + "overall")].dropna(subset=["value"])
+        rows = self.metrics[names.str.startswith(SUCCESS) & (names != SUCCESS + "overall")]
         rows = rows.assign(environment=rows["name"].str.removeprefix(SUCCESS), pass_rate=rows["value"])
         counts = self.metrics[names.str.startswith(TASKS)]
         counts = counts.assign(environment=counts["name"].str.removeprefix(TASKS), tasks=counts["value"])
-        keys = ["method", "seed", "step", "environment"]
-        rates = rows[[*keys, "pass_rate"]].merge(counts[[*keys, "tasks"]], on=keys, how="left")
+        return rows[[*KEYS, "pass_rate"]].merge(counts[[*KEYS, "tasks"]], on=KEYS, how="left")
+
+    @cached_property
+    def counted_rates(self) -> pd.DataFrame:
+        """Pass rates counted in the validation episodes: the columns of ``stored_rates``, and valid, planned, strict.
+
+        ``planned``: all episodes; ``valid``: those that the environment did not lose; ``strict``: the pass rate with
+        lost episodes as failures.
+        """
+        found = []
+        for key, block in self.validation.groupby(KEYS, sort=False):
+            values = outcomes_of(block)
+            rate, low = mean_over_tasks(values), mean_over_tasks(strict(values))
+            valid = int(block["outcome"].notna().sum())
+            found.append((*key, rate, float(block["task_id"].nunique()), valid, len(block), low))
+        columns = [*KEYS, "pass_rate", "tasks", "valid", "planned", "strict"]
+        return pd.DataFrame(found, columns=columns).astype({"pass_rate": "float64", "strict": "float64"})
+
+    @cached_property
+    def pass_rates(self) -> pd.DataFrame:
+        """Validation pass rates: columns method, seed, step, environment (and overall), pass_rate, tasks.
+
+        Counted where episodes are stored, else as stored; NaN where every episode was lost. Overall is the unweighted
+        mean of the experiment's environments, and absent at a step that lacks the rate of one of them.
+        """
+        counted, stored = self.counted_rates, self.stored_rates
+        here = pd.MultiIndex.from_frame(counted[KEYS])
+        rest = stored[~pd.MultiIndex.from_frame(stored[KEYS]).isin(here)]
+        parts = [part for part in (counted[[*KEYS, "pass_rate", "tasks"]], rest) if len(part)]
+        rates = pd.concat(parts or [stored], ignore_index=True)
+        order = {(run.method, run.seed): place for place, run in enumerate(self.experiment.runs)}
+        places = [order[method, seed] for method, seed in zip(rates["method"], rates["seed"], strict=True)]
+        rates = rates.iloc[np.lexsort((rates["step"], places))].reset_index(drop=True)
         environments = rates["environment"].nunique()
         grouped = rates.groupby(["method", "seed", "step"], as_index=False).agg(
-            pass_rate=("pass_rate", "mean"), tasks=("tasks", lambda s: s.sum(min_count=1)), n=("environment", "size")
+            pass_rate=("pass_rate", "mean"), tasks=("tasks", lambda s: s.sum(min_count=1)), n=("pass_rate", "count")
         )
         whole = grouped[grouped["n"] == environments].drop(columns="n").assign(environment="overall")
-        return pd.concat([rates, whole], ignore_index=True)[[*keys, "pass_rate", "tasks"]]
+        return pd.concat([rates, whole], ignore_index=True)[[*KEYS, "pass_rate", "tasks"]]
 
     @property
     def environments(self) -> list[str]:
@@ -118,9 +164,8 @@ class Frames:
         return max(steps, default=None)
 
     def last_evaluated(self, run: Run) -> int | None:
-        """The last step of a run with an overall pass rate."""
-        rates = self.pass_rates
-        steps = rates.loc[_is(rates, run) & (rates["environment"] == "overall"), "step"]
+        """The last step at which a run was evaluated, whether or not every environment gave a rate."""
+        steps = self.pass_rates.loc[_is(self.pass_rates, run), "step"]
         return None if steps.empty else int(steps.max())
 
     def final_runs(self, method: str) -> list[Run]:
@@ -130,13 +175,46 @@ class Frames:
         ]
 
     def left_out(self) -> list[str]:
-        """One sentence per run that is not in the final means, and why."""
+        """One sentence per run that is not in the final means, and why, and per final rate that stands for too few
+        episodes."""
         ended = [
             f"{run.label}: last evaluated at update {self.last_evaluated(run)}, others at {self.final_step}"
             for run in self.experiment.runs
             if run.complete and self.last_evaluated(run) != self.final_step
         ]
-        return [f"{gap}; not in the means of final results" for gap in self.experiment.gaps() + ended]
+        sentences = [f"{gap}; not in the means of final results" for gap in self.experiment.gaps() + ended]
+        return sentences + self._thin_coverage()
+
+    def _thin_coverage(self) -> list[str]:
+        """One sentence per final run and environment with fewer than 98% valid episodes, or without a rate."""
+        step, texts = self.final_step, []
+        if step is None:
+            return []
+        for run in [run for method in self.experiment.methods for run in self.final_runs(method)]:
+            for environment in self.environments:
+                rate, found = self.rate(run, step, environment), self.coverage(run, environment)
+                place = f"{run.label}, {environment_name(environment)} at update {step}"
+                if found is None:
+                    texts += [f"{place}: no pass rate, so that overall is missing too"] if np.isnan(rate) else []
+                elif np.isnan(rate):
+                    texts.append(f"{place}: none of {found['planned']:,} episodes is valid; overall is missing too")
+                elif found["valid"] < LOWEST_COVERAGE * found["planned"]:
+                    texts.append(
+                        f"{place}: {found['valid']:,} of {found['planned']:,} episodes are valid; with the lost ones "
+                        f"as failures {found['strict']:.3f} instead of {rate:.3f}"
+                    )
+        return texts
+
+    def coverage(self, run: Run, environment: str) -> dict[str, Any] | None:
+        """``valid``, ``planned`` and ``strict`` (see ``counted_rates``) of a run's last evaluation of an environment;
+        None without stored episodes."""
+        rows = self.counted_rates
+        step = self.last_evaluated(run)
+        found = rows[_is(rows, run) & (rows["step"] == step) & (rows["environment"] == environment)]
+        if found.empty:
+            return None
+        row = found.iloc[0]
+        return {"valid": int(row["valid"]), "planned": int(row["planned"]), "strict": float(row["strict"])}
 
     def rate(self, run: Run, step: int, environment: str) -> float:
         """One pass rate; NaN if it was not measured."""
@@ -149,9 +227,9 @@ class Frames:
     def outcomes(self, method: str, step: int | None = None) -> dict[str, np.ndarray] | None:
         """Task pass rates (S, T) per environment at ``step`` (default: final) over the method's final runs.
 
-        None when a run has no validation shards of that step (compacted results may hold metrics only). AnalysisError
-        when a run was evaluated on fewer or other tasks at that step than at its first: a mean over them is another
-        quantity.
+        None when a run has no validation shards of that step (compacted results may hold metrics only), or no valid
+        episode of an environment. AnalysisError when a run was evaluated on fewer or other tasks at that step than at
+        its first: a mean over them is another quantity.
         """
         wanted = self.final_step if step is None else step
         runs = self.final_runs(method)
@@ -162,13 +240,23 @@ class Frames:
         result: dict[str, np.ndarray] = {}
         for environment in self.environments:
             here = rows[rows["environment"] == environment]
-            valid = here.assign(value=here["success"].map({True: 1.0, False: 0.0}).astype("float64"))
-            table_ST = valid.pivot_table("value", "seed", "task_id", aggfunc="mean", dropna=False, sort=True)
-            if len(table_ST) != len(runs):
+            means = {seed: task_means(outcomes_of(block)) for seed, block in here.groupby("seed")}
+            if len(means) != len(runs) or not all(means.values()):
                 return None
             self._refuse_other_tasks(here, environment, method, wanted)
-            result[environment] = table_ST.to_numpy(dtype=np.float64)
+            tasks = sorted(here["task_id"].unique())
+            rows_ST = [[means[seed].get(task, np.nan) for task in tasks] for seed in sorted(means)]
+            result[environment] = np.array(rows_ST, dtype=np.float64)
         return result or None
+
+    def why_no_outcomes(self, method: str) -> str:
+        """Why ``outcomes`` has none of a method's final runs, in a few words."""
+        runs = self.final_runs(method)
+        if not runs:
+            return "no finished run"
+        covered = {e: [self.coverage(run, e) for run in runs] for e in self.environments}
+        lost = [e for e, found in covered.items() if any(c is not None and not c["valid"] for c in found)]
+        return f"no valid episode of {', '.join(map(environment_name, lost))}" if lost else "no validation shards"
 
     @cached_property
     def panel(self) -> dict[str, frozenset[str]]:
@@ -231,6 +319,13 @@ def only_judge(runs: Iterable[Run]) -> str | None:
     if len(found) > 1:
         raise AnalysisError(f"the runs hold tags of several judges: {', '.join(sorted(found))}; name one with --judge")
     return next(iter(found), None)
+
+
+def outcomes_of(rows: pd.DataFrame) -> list[tuple[str, float | None]]:
+    """(task, outcome) of validation rollouts, None for a lost one."""
+    return [
+        (task, None if np.isnan(value) else value) for task, value in zip(rows["task_id"], rows["outcome"], strict=True)
+    ]
 
 
 def _is(frame: pd.DataFrame, run: Run) -> pd.Series:

@@ -29,6 +29,7 @@ PAPERS: dict[str, dict[str, str]] = {
     },
     "ORSD": {
         **{f"orsd_table{i}": f"Table {i}" for i in (1, 2)},
+        "orsd_table4": "Tables 4 and 5",
         **{f"orsd_figure{i}": f"Figure {i}" for i in (2, 3)},
     },
 }

@@ -11,9 +11,11 @@ import json
 import pandas as pd
 import pyarrow.compute as pc
 
-from analysis.frames import Frames
+from analysis.frames import Frames, outcomes_of
+from analysis.results import final_results, is_ranked
 from analysis.statistics import mean_std
 from rised.records.shards import read_shard
+from rised.statistics.pass_rates import mean_over_tasks
 
 TYPES = {
     "pick": "pick_and_place_simple",
@@ -60,36 +62,45 @@ def task_types(frames: Frames) -> pd.Series:
 
 
 def own_results(frames: Frames) -> pd.DataFrame:
-    """One row per method: means over its final runs of ``VALUES`` in percent, and seeds; NaN where unknown."""
+    """One row per method: means over its final runs of ``VALUES`` in percent, and seeds; NaN where unknown.
+
+    ``ranked``: whether all planned seeds and nearly all episodes are behind the row (``analysis.results``).
+    """
+    results = final_results(frames).set_index(["method", "environment"])
     rows = []
     for method in own_methods(frames):
         runs, step = frames.final_runs(method), frames.final_step
+        found = results.loc[[method]]
         row: dict[str, object] = {"method": method, "seeds": len(runs)}
+        row["ranked"] = all(is_ranked(each) for each in found.to_dict("records"))
         if runs and step is not None:
             row |= _by_type(frames, method, [run.seed for run in runs], step)
             for column, environment in (("alfworld_overall", "alfworld"), ("webshop_success", "webshop")):
-                found = mean_std([frames.rate(run, step, environment) for run in runs])
-                row[column] = None if found is None else 100 * found.mean
+                if (method, environment) in results.index:
+                    row[column] = 100 * results.loc[(method, environment), "mean"]
             row["webshop_score"] = _score(frames, method, [run.seed for run in runs], step)
         rows.append(row)
-    frame = pd.DataFrame(rows).reindex(columns=["method", "seeds", *VALUES])
+    frame = pd.DataFrame(rows).reindex(columns=["method", "seeds", "ranked", *VALUES])
     return frame.astype(dict.fromkeys(VALUES, "float64"))
 
 
 def _by_type(frames: Frames, method: str, seeds: list[int], step: int) -> dict[str, float]:
+    """Mean over runs of each one's pass rate on the tasks of a type."""
     types = task_types(frames)
     rows = frames.validation
     rows = rows[(rows["method"] == method) & (rows["step"] == step) & (rows["environment"] == "alfworld")]
-    rows = rows[rows["seed"].isin(seeds) & rows["reward_valid"]]
+    rows = rows[rows["seed"].isin(seeds)]
     if types.empty or rows.empty:
         return {}
-    rates = rows.assign(kind=rows["task_id"].map(types), passed=rows["success"].astype("float64"))
-    per_task = rates.groupby(["kind", "seed", "task_id"])["passed"].mean()
-    return {str(kind): 100 * float(value) for kind, value in per_task.groupby("kind").mean().items()}
+    found: dict[str, list[float | None]] = {}
+    for (kind, _), block in rows.assign(kind=rows["task_id"].map(types)).groupby(["kind", "seed"]):
+        found.setdefault(str(kind), []).append(mean_over_tasks(outcomes_of(block)))
+    means = {kind: mean_std([value for value in values if value is not None]) for kind, values in found.items()}
+    return {kind: 100 * mean.mean for kind, mean in means.items() if mean is not None}
 
 
 def _score(frames: Frames, method: str, seeds: list[int], step: int) -> float | None:
     metrics = frames.metrics
     own = metrics[(metrics["method"] == method) & metrics["seed"].isin(seeds) & (metrics["step"] == step)]
     values = own.loc[own["name"] == "validation/reward/webshop", "value"]
-    return 100 * float(values.mean()) if len(values) == len(seeds) else None
+    return 100 * float(values.mean(skipna=False)) if len(values) == len(seeds) else None

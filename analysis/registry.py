@@ -45,7 +45,7 @@ SECTIONS = (
         "orsd",
         "ORSD",
         "ORSD",
-        tables=("orsd_table1", "orsd_table2", "orsd_bundles"),
+        tables=("orsd_table1", "orsd_table2", "orsd_table4", "orsd_bundles"),
         figures=("orsd_figure2", "orsd_figure3"),
     ),
     Section("mapf", "MAPF", "MAPF-FrozenLake", tables=("mapf",)),

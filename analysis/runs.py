@@ -1,12 +1,13 @@
 """Finding the runs of an experiment: ``<experiment>/<method>/seed-<s>/``, finished or not.
 
 What a run stores is read through ``rised.records``; what it means is in ``frames``. A run that is absent or
-unfinished is part of the description of an experiment, so that every table can say so.
+unfinished is part of the description of an experiment, so that every table can say so. Which run it is, its own
+``manifest.json`` says; a folder with another name, or with the records of a run that is there already, is refused.
 """
 
 from __future__ import annotations
 
-import re
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,9 +20,8 @@ from ruamel.yaml.error import YAMLError
 from analysis import AnalysisError
 from analysis.names import method_name, ordered_methods
 from analysis.sources import NotedReader
+from rised.records.layout import HEADER, TIMINGS
 from rised.records.shards import RunReader
-
-_SEED = re.compile(r"seed-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,23 @@ class Run:
     @property
     def label(self) -> str:
         return f"{method_name(self.method)} seed {self.seed}"
+
+    @property
+    def name(self) -> str:
+        """What the run's rollouts call it."""
+        return f"{self.experiment}/{self.method}/seed-{self.seed}"
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the lists of shards, which name the hash of every shard: equal for equal records.
+
+        A compacted run's differs from that of the run it was made from: their files are not the same.
+        """
+        digest = hashlib.sha256()
+        for kind in self.reader.kinds():
+            if kind != TIMINGS:
+                for shard in self.reader.shards(kind):
+                    digest.update(f"{shard.path} {shard.sha256}\n".encode())
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -129,16 +146,47 @@ def find_experiment(root: Path, name: str | None = None) -> Experiment:
         names = ", ".join(path.name for path in candidates)
         raise AnalysisError(f"{root} holds several experiments ({names}); name one with --experiment")
     path = candidates[0]
-    runs = [Run(path.name, folder.parent.name, seed, folder) for folder, seed in _run_folders(path)]
+    runs = [_identified(folder) for folder in _run_folders(path)]
+    experiments = sorted({run.experiment for run in runs})
+    if len(experiments) > 1:
+        raise AnalysisError(
+            f"{path} holds runs of several experiments ({', '.join(experiments)}), as their manifest.json says: "
+            + ", ".join(f"{run.path.parent.name}/{run.path.name} of {run.experiment}" for run in runs)
+            + ". Move each experiment's runs to a folder of that name."
+        )
+    _refuse_copies(runs)
     order = {method: i for i, method in enumerate(ordered_methods({run.method for run in runs}))}
-    return Experiment(path.name, path, sorted(runs, key=lambda run: (order[run.method], run.seed)))
+    return Experiment(experiments[0], path, sorted(runs, key=lambda run: (order[run.method], run.seed)))
 
 
-def _run_folders(experiment: Path) -> list[tuple[Path, int]]:
-    """Run folders that were started (they have a header), with their seeds."""
-    found = []
-    for folder in sorted(experiment.glob("*/seed-*")):
-        match = _SEED.fullmatch(folder.name)
-        if match and (folder / "manifest.json").is_file():
-            found.append((folder, int(match.group(1))))
-    return found
+def _run_folders(experiment: Path) -> list[Path]:
+    """Run folders that were started: they have a header."""
+    found = sorted(experiment.glob("*/seed-*"))
+    return [folder for folder in found if folder.name[len("seed-") :].isdigit() and (folder / HEADER).is_file()]
+
+
+def _identified(folder: Path) -> Run:
+    """The run that the folder's header names. AnalysisError if it names none, or the folder has another's name."""
+    header = RunReader(folder).header()
+    experiment, method, seed = (header.get(name) for name in ("experiment", "method", "seed"))
+    if not (isinstance(experiment, str) and isinstance(method, str) and isinstance(seed, int)):
+        raise AnalysisError(f"{folder / HEADER} does not say of which experiment, method and seed the run is")
+    expected = f"{method}/seed-{seed}"
+    found = f"{folder.parent.name}/{folder.name}"
+    if found != expected:
+        raise AnalysisError(
+            f"{folder}: its {HEADER} says {experiment}/{expected}, the folder says {found}. It is a copy or was "
+            f"renamed: remove it, or call it {expected} if that run is not there."
+        )
+    return Run(experiment, method, seed, folder)
+
+
+def _refuse_copies(runs: Sequence[Run]) -> None:
+    """AnalysisError when two folders hold the same records, whatever their headers say."""
+    known: dict[str, Run] = {}
+    for run in runs:
+        if not any(run.reader.shards(kind) for kind in run.reader.kinds() if kind in ("rollouts", "validation")):
+            continue  # without episodes there is nothing that tells two runs apart
+        other = known.setdefault(run.fingerprint(), run)
+        if other is not run:
+            raise AnalysisError(f"{run.path} holds the records of {other.path}: one is a copy. Remove it.")

@@ -1,10 +1,10 @@
 """Means, spreads and bootstrap intervals of pass rates; pure functions on arrays.
 
 Array suffixes: ``_S`` seeds (runs of one method), ``_T`` tasks of the shared panel, ``_D`` bootstrap draws. A pass
-rate is the mean over tasks of each task's share of successful valid rollouts; *overall* is the unweighted mean over
-the environments [paper]. NaN marks a task without a valid rollout: it is left out, never counted as 0. Two sources
-of chance are kept apart because they answer different questions: another draw of *tasks* (same trained weights),
-and another training *seed* (same tasks).
+rate is the mean over tasks of each task's share of successful valid rollouts (``rised.statistics.pass_rates``);
+*overall* is the unweighted mean over the environments [paper]. NaN marks a task without a valid rollout: it is left
+out, never counted as 0. Two sources of chance are kept apart because they answer different questions: another draw of
+*tasks* (same trained weights), and another training *seed* (same tasks).
 """
 
 from __future__ import annotations
@@ -64,10 +64,12 @@ class Difference:
 
 
 def mean_std(values: Sequence[float]) -> MeanStd | None:
-    """Mean and sample std of the defined values; None when there is none."""
+    """Mean and sample std of the defined values, exactly 0 where all are equal; None when there is none."""
     kept = np.asarray([v for v in values if v is not None and not np.isnan(v)], dtype=np.float64)
     if kept.size == 0:
         return None
+    if kept.size > 1 and np.ptp(kept) == 0:
+        return MeanStd(float(kept[0]), 0.0, int(kept.size))
     return MeanStd(float(kept.mean()), float(kept.std(ddof=1)) if kept.size > 1 else None, int(kept.size))
 
 

@@ -134,8 +134,9 @@ def write_run(
         run.write_header(
             {
                 "synthetic": True,
-                "seed": seed,
+                "experiment": path.parent.parent.name,
                 "method": method,
+                "seed": seed,
                 "config_hash": f"c0ffee{seed:02d}" * 8,
                 "panel_hashes": {"train": "c" * 64, "validation": panel * 64},
                 "vocabulary_hash": "d" * 64,
@@ -219,7 +220,7 @@ def episodes(
                 found.append(
                     Rollout(
                         rollout_id=f"{method}/{path.name}/{split}/step-{step:06d}/{task_id}/{index}",
-                        run=str(path.name),
+                        run="/".join(path.parts[-3:]),
                         step=step,
                         weight_version=step,
                         split=split,

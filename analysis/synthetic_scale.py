@@ -50,7 +50,15 @@ def write_run(path: Path, method: str, seed: int, steps: int, every: int, groups
         run.write_config(
             f"synthetic: true\nmethod: {{name: {method}}}\nmodel: {{path: synthetic-none}}\nupdates: {steps}\n"
         )
-        run.write_header({"synthetic": True, "seed": seed, "method": method, "panel_hashes": {"validation": "a" * 64}})
+        run.write_header(
+            {
+                "synthetic": True,
+                "experiment": path.parent.parent.name,
+                "method": method,
+                "seed": seed,
+                "panel_hashes": {"validation": "a" * 64},
+            }
+        )
         run.recover()
         for step in range(steps + 1):
             with run.step(step) as writer:

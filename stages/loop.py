@@ -21,6 +21,7 @@ from rised.rollouts.plans import EpisodePlan
 from rised.rollouts.settings import RolloutSettings
 from rised.rubrics.blocks import avoid_block
 from rised.rubrics.vocabulary import Vocabulary
+from rised.statistics.pass_rates import mean_over_tasks
 
 TRAIN, VALIDATION = "train", "validation"
 
@@ -195,14 +196,11 @@ def validation_metrics(rollouts: Sequence[Rollout], step: int) -> list[Metric]:
 
 def _outcomes(prefix: str, name: str, rollouts: Sequence[Rollout], step: int) -> list[Metric]:
     """Success and reward, and what else the environment measures, over the episodes that it did not lose."""
+    success = mean_over_tasks((r.task_id, None if r.success is None else float(r.success)) for r in rollouts)
+    reward = mean_over_tasks((r.task_id, r.reward) for r in rollouts)
     return [
-        Metric(
-            step,
-            f"{prefix}/success/{name}",
-            _mean([float(r.success) for r in rollouts if r.success is not None]),
-            "fraction",
-        ),
-        Metric(step, f"{prefix}/reward/{name}", _mean([r.reward for r in rollouts if r.reward is not None]), "reward"),
+        Metric(step, f"{prefix}/success/{name}", success, "fraction"),
+        Metric(step, f"{prefix}/reward/{name}", reward, "reward"),
         *_measures(prefix, name, rollouts, step),
     ]
 
@@ -211,13 +209,13 @@ def _measures(prefix: str, name: str, rollouts: Sequence[Rollout], step: int) ->
     measure = get(name).measures
     if measure is None:
         return []
-    values: dict[str, list[float]] = {}
+    values: dict[str, list[tuple[str, float | None]]] = {}
     for rollout in rollouts:
         if rollout.success is not None:
             for key, value in measure([turn.info for turn in rollout.turns]).items():
-                values.setdefault(key, []).append(value)
+                values.setdefault(key, []).append((rollout.task_id, value))
     found = sorted(values.items())
-    return [Metric(step, f"{prefix}/measures/{name}/{key}", _mean(each), "mean") for key, each in found]
+    return [Metric(step, f"{prefix}/measures/{name}/{key}", mean_over_tasks(each), "mean") for key, each in found]
 
 
 def _truncated(rollouts: Sequence[Rollout]) -> int:

@@ -7,7 +7,6 @@ import pyarrow.compute as pc
 
 from analysis.formatting import MISSING, Cell, Group, PrintedTable, number
 from analysis.frames import Frames
-from analysis.report.provenance import fingerprint
 from analysis.runs import Run
 
 TOKENS = {
@@ -49,7 +48,7 @@ def _row(frames: Frames, run: Run) -> list[Cell]:
         cells.append(Cell(MISSING if pd.isna(total) else f"{total:,.0f}"))
     judged = run.reader.scan("timings", ["value"], pc.field("name") == JUDGE_TIME).to_pandas()["value"]
     cells.append(Cell(number(_sum(judged) / HOUR_S, 2)))
-    return [*cells, Cell(number(memory.max() / 1024, 2)), Cell(fingerprint(run)[:16])]
+    return [*cells, Cell(number(memory.max() / 1024, 2)), Cell(run.fingerprint()[:16])]
 
 
 def _sum(values: pd.Series) -> float:

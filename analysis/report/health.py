@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.formatting import MISSING, Cell, Group, PrintedTable, percent
-from analysis.frames import Frames, judges
+from analysis.formatting import MISSING, Cell, Group, PrintedTable, number, percent
+from analysis.frames import KEYS, Frames, judges
 from analysis.runs import Run
 from rised.records.types import StopReason
 
@@ -23,6 +23,8 @@ STOP_WORDS: dict[str, str] = {
     StopReason.ENVIRONMENT_ERROR: "environment error",
     StopReason.PREFIX_VIOLATION: "prefix violation",
 }
+TOLERANCE = 1e-9
+"""Pass rates closer than this are equal: sums in another order differ in their last bits."""
 TRUNCATED = (StopReason.TURN_LIMIT, StopReason.EPISODE_TOKEN_LIMIT)
 
 
@@ -66,9 +68,9 @@ def health_table(frames: Frames) -> PrintedTable:
         ],
         [Group("", rows)],
         [
-            "Invalid: the environment failed or the tokens broke their prefix; such an episode has no reward and no "
-            "success and is left out of every rate. Cut off: at the turn or token limit. A tag error contributes no "
-            "state; it is never “absent”.",
+            "Invalid: the environment failed or the tokens broke their prefix; such an episode has no success and is "
+            "left out of every rate. Cut off: at the turn or token limit, which counts as a failure. A tag error "
+            "contributes no state; it is never “absent”.",
             *disagreements(frames),
         ],
     )
@@ -79,7 +81,7 @@ def _episode_cells(episodes: pd.DataFrame) -> list[Cell]:
     total = int(episodes["count"].sum())
     if not total:
         return [Cell(MISSING)] * 3
-    invalid = episodes.loc[~episodes["reward_valid"].astype(bool), "count"].sum()
+    invalid = episodes.loc[episodes["success"].isna(), "count"].sum()
     cut_off = episodes.loc[episodes["stop_reason"].isin(TRUNCATED), "count"].sum()
     return [Cell(f"{total:,}"), Cell(percent(invalid / total, 1)), Cell(percent(cut_off / total, 1))]
 
@@ -107,20 +109,18 @@ def stop_bars(frames: Frames) -> list[StopBar]:
 
 
 def disagreements(frames: Frames) -> list[str]:
-    """Runs whose stored pass rate differs from the one counted in their validation shards."""
-    rows = frames.validation
-    if rows.empty:
+    """Runs whose stored pass rate differs from the one counted in their validation shards, which the tables print."""
+    counted = frames.counted_rates[[*KEYS, "pass_rate"]].rename(columns={"pass_rate": "counted"})
+    if counted.empty:
         return ["Pass rates could not be checked against episodes: no validation shards here."]
-    valid = rows[rows["reward_valid"]].assign(counted=lambda f: f["success"].astype("float64"))
-    keys = ["method", "seed", "step", "environment"]
-    counted = valid.groupby(keys, as_index=False)["counted"].mean()
-    both = frames.pass_rates.merge(counted, on=keys)
-    odd = both[(both["pass_rate"] - both["counted"]).abs() > 1e-9]
+    both = frames.stored_rates.merge(counted, on=KEYS)
+    absent = both["pass_rate"].isna() & both["counted"].isna()
+    odd = both[~absent & ~((both["pass_rate"] - both["counted"]).abs() <= TOLERANCE)]
     if odd.empty:
         return [f"All {len(both):,} stored pass rates equal those counted in the validation episodes."]
     return [
-        f"{row['method']} seed {row['seed']} update {row['step']} {row['environment']}: stored {row['pass_rate']:.4f}, "
-        f"counted {row['counted']:.4f}"
+        f"{row['method']} seed {row['seed']} update {row['step']} {row['environment']}: stored "
+        f"{number(row['pass_rate'], 4)}, counted {number(row['counted'], 4)}; the tables print the counted one"
         for row in odd.to_dict("records")
     ]
 

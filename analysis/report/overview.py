@@ -9,6 +9,7 @@ from analysis import statistics as st
 from analysis.formatting import interval_text, percent, points, relative
 from analysis.frames import Frames
 from analysis.names import BASELINE, PROPOSED, method_name
+from analysis.results import is_ranked
 from analysis.tables.learning import learning_frame
 from analysis.tables.table2 import own_results
 from analysis.tables.table9 import own_step_times
@@ -50,7 +51,7 @@ def headline(frames: Frames) -> str:
         f"{method_name(BASELINE)} at {percent(base['mean'], 1)}: {points(ours['mean'] - base['mean'])} points"
     )
     first, second = frames.outcomes(PROPOSED), frames.outcomes(BASELINE)
-    seeds = min(ours["seeds"], base["seeds"])
+    seeds = min(ours["n"], base["n"])
     if first is None or second is None:
         return f"{text}. Without validation shards no interval can be given. {_seed_words(seeds)}"
     found = st.paired_difference(first, second)
@@ -93,7 +94,10 @@ def findings(frames: Frames) -> list[str]:
     means = own_results(frames)
     means = means[means["environment"] == "overall"].sort_values("mean", ascending=False)
     if len(means) > 1:
-        ranking = ", ".join(f"{method_name(r['method'])} {percent(r['mean'], 1)}" for r in means.to_dict("records"))
+        ranking = ", ".join(
+            f"{method_name(r['method'])} {percent(r['mean'], 1)}{'' if is_ranked(r) else ' (not ranked)'}"
+            for r in means.to_dict("records")
+        )
         texts.append(
             f"Overall, from best to worst: {ranking}. Neighbours that differ by less than their intervals are not "
             "ranked by these data."
@@ -102,8 +106,8 @@ def findings(frames: Frames) -> list[str]:
     if PROPOSED in steps.index and BASELINE in steps.index:
         texts.append(
             f"Price: a {method_name(PROPOSED)} step takes {relative(steps.loc[PROPOSED, 'relative'])} the time of a "
-            f"{method_name(BASELINE)} step (published: {relative(_published_relative())}, on 32 H100 with a judge "
-            "model beside them)."
+            f"{method_name(BASELINE)} step on the wall clock, whatever else ran on the machine (published: "
+            f"{relative(_published_relative())}, on 32 H100 with a judge model beside them)."
         )
     return texts
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from analysis.panels import flat
-from analysis.runs import Experiment, Run
-from rised.records.layout import TIMINGS
+from analysis.runs import Experiment
 
 _LAYOUT = ("format", "version", "vocabulary_entries")
 _PER_RUN = ("method", "seed", "config_hash")
@@ -46,19 +44,6 @@ def unexpected(experiment: Experiment) -> list[str]:
 def description(experiment: Experiment) -> str:
     """The experiment's own sentence, from the first configuration that has one."""
     return next((text for run in experiment.runs if (text := str(run.config.get("description") or ""))), "")
-
-
-def fingerprint(run: Run) -> str:
-    """SHA-256 over a run's lists of shards, which name the hash of every shard: equal for equal records.
-
-    A compacted run's differs from that of the run it was made from: their files are not the same.
-    """
-    digest = hashlib.sha256()
-    for kind in run.reader.kinds():
-        if kind != TIMINGS:
-            for shard in run.reader.shards(kind):
-                digest.update(f"{shard.path} {shard.sha256}\n".encode())
-    return digest.hexdigest()
 
 
 def software() -> str:

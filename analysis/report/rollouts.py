@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from analysis.frames import Frames
@@ -118,12 +119,12 @@ def _drawn(run: Run, kind: str, step: int, browser: Browser) -> list[list[Entry]
 
 
 def _outcomes(episodes: pd.DataFrame) -> pd.Series:
-    success = episodes["success"].map({True: "success", False: "failure"}).fillna("invalid")
-    return success.where(episodes["reward_valid"].astype(bool), "invalid")
+    """An episode out of its token budget failed; one that the environment lost is invalid."""
+    return episodes["success"].map({True: "success", False: "failure"}).fillna("invalid")
 
 
 def _read(run: Run, kind: str, step: int, ids: Sequence[str]) -> list[Entry]:
-    chosen = pc.field("rollout_id").isin(list(ids))
+    chosen = pc.field("rollout_id").isin(pa.array(ids, pa.string()))
     stored = _whole_kind(run, kind, step)
     kept = run.reader.columns(stored)
     columns = [name for name in (*_KEYS, *_FACTS, *_TEXTS) if name in kept]

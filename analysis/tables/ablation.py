@@ -18,10 +18,13 @@ from analysis import statistics as st
 from analysis.command import run_tables
 from analysis.comparisons import holm
 from analysis.factorial import CELLS, FACTORS, MADE_BY, Effect
-from analysis.formatting import MISSING, Cell, Group, PrintedTable, interval_text, mean_std_text, p_text, points, rank
+from analysis.formatting import MISSING, Cell, Group, PrintedTable, interval_text, p_text, points, rank
 from analysis.frames import Frames
 from analysis.names import environment_name, method_name
+from analysis.results import NOTE, final_results, result_cell
 from analysis.tables import BuiltTable
+
+MEASURED = ("mean", "std", "n", "n_planned")
 
 
 def build(frames: Frames) -> list[BuiltTable]:
@@ -31,20 +34,17 @@ def build(frames: Frames) -> list[BuiltTable]:
 
 def cell_table(frames: Frames) -> BuiltTable:
     environments = [*frames.environments, "overall"]
+    results = {(r["method"], r["environment"]): r for r in final_results(frames).to_dict("records")}
     rows, records = [], []
     for cell, method in CELLS.items():
-        runs = frames.final_runs(method) if method in frames.experiment.methods else []
         marks = ["yes" if present else "no" for present in cell]
-        cells = []
-        for environment in environments:
-            step = frames.final_step
-            values = [frames.rate(run, step, environment) for run in runs] if step is not None else []
-            found = st.mean_std(values)
-            cells.append(Cell(mean_std_text(found), found.mean if found else None))
-            if found:
-                records.append((method, *cell, environment, found.mean, found.std, found.n))
-        count = str(len(runs)) if method in frames.experiment.methods else "not run"
-        rows.append([Cell(method_name(method)), *map(Cell, marks), *cells, Cell(count)])
+        found = {environment: results.get((method, environment)) for environment in environments}
+        for environment, row in found.items():
+            if row is not None:
+                records.append((method, *cell, environment, *[row[name] for name in MEASURED]))
+        present = method in frames.experiment.methods
+        count = f"{len(frames.final_runs(method))} of {len(frames.experiment.seeds)}" if present else "not run"
+        rows.append([Cell(method_name(method)), *map(Cell, marks), *map(result_cell, found.values()), Cell(count)])
     columns = range(1 + len(FACTORS), 1 + len(FACTORS) + len(environments))
     printed = PrintedTable(
         name="ablation",
@@ -55,12 +55,13 @@ def cell_table(frames: Frames) -> BuiltTable:
         notes=[
             "Without selection a method rolls out only the groups that it trains on, so selection's effect includes "
             "that of more candidates to choose from.",
+            NOTE,
             *_missing(frames),
             *frames.left_out(),
         ],
     )
-    names = ["method", *FACTORS, "environment", "mean", "std", "seeds"]
-    return BuiltTable(printed, pd.DataFrame(records, columns=names))
+    frame = pd.DataFrame(records, columns=["method", *FACTORS, "environment", *MEASURED])
+    return BuiltTable(printed, frame.astype({"n": "Int64", "n_planned": "Int64"}))
 
 
 def effect_table(frames: Frames) -> BuiltTable:

@@ -17,6 +17,7 @@ from analysis.command import run_tables
 from analysis.formatting import MISSING, Cell, Group, PrintedTable, number, rank
 from analysis.frames import Frames
 from analysis.names import method_name
+from analysis.results import NOTE
 from analysis.tables import BuiltTable
 
 HEADS = ("Pick", "Look", "Clean", "Heat", "Cool", "Pick2", "ALFWorld", "WebShop score", "WebShop success")
@@ -43,6 +44,7 @@ def build(frames: Frames) -> list[BuiltTable]:
         groups=rank(groups, range(1, len(HEADS) + 1), digits=2),
         notes=[
             f"{QUOTED}: quoted by the ORSD paper from other papers.",
+            NOTE,
             *orsd.absences(frames),
             *frames.left_out(),
         ],
@@ -58,7 +60,8 @@ def build(frames: Frames) -> list[BuiltTable]:
 def _row(row: dict[str, object]) -> list[Cell]:
     name = method_name(str(row["method"])) + (f" {QUOTED}" if row.get("quoted") == "yes" else "")
     values = [float(row[column]) for column in orsd.VALUES]  # type: ignore[arg-type]
-    return [Cell(name), *[Cell(number(v, 2), None if pd.isna(v) else v) for v in values]]
+    ranked = row.get("ranked", True)
+    return [Cell(name), *[Cell(number(v, 2), v if ranked and not pd.isna(v) else None) for v in values]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ from analysis.command import run_tables
 from analysis.formatting import MISSING, Cell, Group, PrintedTable, number, rank
 from analysis.frames import Frames
 from analysis.names import method_name
+from analysis.results import NOTE
 from analysis.tables import BuiltTable
 
 BACKBONES = {"qwen3_1p7b": "Qwen3-1.7B", "qwen3_4b": "Qwen3-4B"}
@@ -45,7 +46,7 @@ def build(frames: Frames) -> list[BuiltTable]:
             rows.append([Cell(method_name(theirs)), Cell(MISSING), Cell("not run")])
             continue
         values = (float(own.loc[mine, "webshop_score"]), float(own.loc[mine, "webshop_success"]))
-        rows.append(_row(method_name(mine), values))
+        rows.append(_row(method_name(mine), values, bool(own.loc[mine, "ranked"])))
         records.append((scale.OURS, scale.policy_name(frames.experiment), mine, *values, own.loc[mine, "seeds"]))
     groups.append(Group(scale.describe(frames.experiment), rows))
     printed = PrintedTable(
@@ -54,14 +55,14 @@ def build(frames: Frames) -> list[BuiltTable]:
         "within a block.",
         columns=["Method", "Score", "Success"],
         groups=rank(groups, (1, 2), digits=2),
-        notes=[*[n for n in orsd.absences(frames) if "Task types" not in n], *frames.left_out()],
+        notes=[NOTE, *[n for n in orsd.absences(frames) if "Task types" not in n], *frames.left_out()],
     )
     columns = ["source", "policy", "method", "webshop_score", "webshop_success", "seeds"]
     return [BuiltTable(printed, pd.DataFrame(records, columns=columns).astype({"seeds": "Int64"}))]
 
 
-def _row(name: str, values: Sequence[float]) -> list[Cell]:
-    return [Cell(name), *[Cell(number(v, 2), None if pd.isna(v) else v) for v in values]]
+def _row(name: str, values: Sequence[float], ranked: bool = True) -> list[Cell]:
+    return [Cell(name), *[Cell(number(v, 2), v if ranked and not pd.isna(v) else None) for v in values]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

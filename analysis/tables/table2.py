@@ -19,9 +19,13 @@ from analysis.command import run_tables
 from analysis.formatting import MISSING, Cell, Group, PrintedTable, interval_text, mean_std_text, points, rank
 from analysis.frames import Frames
 from analysis.names import BASELINE, METHODS, environment_name, method_name, ordered_environments, ordered_methods
+from analysis.results import NOTE, coverage_text, final_results, result_cell
 from analysis.tables import BuiltTable
 
 PAPER_ENVIRONMENTS = ("alfworld", "webshop", "dbbench", "overall")
+KEYS = ("environment", "mean", "std")
+COUNTS = ("n", "n_planned", "valid", "planned", "strict")
+"""Columns of ``table2.csv`` that only our own rows fill."""
 
 
 def build(frames: Frames) -> list[BuiltTable]:
@@ -30,17 +34,8 @@ def build(frames: Frames) -> list[BuiltTable]:
 
 
 def own_results(frames: Frames) -> pd.DataFrame:
-    """Columns method, environment, mean, std, seeds; rows only where at least one finished run has the value."""
-    rows = []
-    for method in frames.experiment.methods:
-        for environment in [*frames.environments, "overall"]:
-            runs = frames.final_runs(method)
-            step = frames.final_step
-            values = [frames.rate(run, step, environment) for run in runs] if step is not None else []
-            found = st.mean_std(values)
-            if found is not None:
-                rows.append((method, environment, found.mean, found.std, found.n))
-    return pd.DataFrame(rows, columns=["method", "environment", "mean", "std", "seeds"])
+    """The rows of ``final_results`` with a value: those of at least one finished run."""
+    return final_results(frames).dropna(subset=["mean"]).reset_index(drop=True)
 
 
 def warm_start(frames: Frames) -> dict[str, st.MeanStd | None]:
@@ -54,7 +49,7 @@ def warm_start(frames: Frames) -> dict[str, st.MeanStd | None]:
 
 
 def main_table(frames: Frames) -> BuiltTable:
-    own = own_results(frames)
+    own = final_results(frames)
     paper = published.main_results()
     columns = ordered_environments({*PAPER_ENVIRONMENTS, *frames.environments})
     marked_columns = range(1, len(columns) + 1)
@@ -71,49 +66,58 @@ def main_table(frames: Frames) -> BuiltTable:
                 found = st.MeanStd(float(mean), None if pd.isna(std) else float(std), 0) if known else None
                 cells.append(Cell(mean_std_text(found), found.mean if found else None))
                 if found:
-                    records.append((scale.PUBLISHED, backbone, method, environment, found.mean, found.std, None))
-            rows.append([Cell(method_name(method)), *cells, Cell(MISSING)])
+                    records.append((scale.PUBLISHED, backbone, method, environment, found.mean, found.std))
+            rows.append([Cell(method_name(method)), *cells, Cell(MISSING), Cell(MISSING)])
         groups.append(Group(head, rows))
     complete = len(paper["method"].unique())
     marked = [rank([g], marked_columns)[0] if len(g.rows) == complete else g for g in groups]
     marked += rank([_own_group(frames, own, columns)], marked_columns)
     policy = scale.policy_name(frames.experiment)
-    for row in own.to_dict("records"):
-        records.append((scale.OURS, policy, row["method"], row["environment"], row["mean"], row["std"], row["seeds"]))
+    measured = [*KEYS, *COUNTS]
+    for method in _own_methods(frames):
+        rows_of = own[own["method"] == method].to_dict("records")
+        for row in rows_of or [{"environment": e, "n": 0, "n_planned": 0} for e in [*frames.environments, "overall"]]:
+            records.append((scale.OURS, policy, method, *[row.get(name) for name in measured]))
     for environment, found in warm_start(frames).items():
         if found:
-            records.append((scale.OURS, policy, "warm_start", environment, found.mean, found.std, found.n))
-    frame = pd.DataFrame(records, columns=["source", "policy", "method", "environment", "mean", "std", "seeds"])
-    frame = frame.astype({"seeds": "Int64"})
+            runs = (found.mean, found.std, found.n, len(frames.experiment.runs))
+            records.append((scale.OURS, policy, "warm_start", environment, *runs))
+    names = ["source", "policy", "method", *measured]
+    frame = pd.DataFrame([record + (None,) * (len(names) - len(record)) for record in records], columns=names)
+    frame = frame.astype(dict.fromkeys(COUNTS[:-1], "Int64"))
     printed = PrintedTable(
         name="table2",
         caption="Table 2. Final-checkpoint validation pass rate, mean ± std over seeds. "
         "Best bold, second underlined, within a block.",
-        columns=["Method", *[environment_name(e) for e in columns], "Seeds"],
+        columns=["Method", *[environment_name(e) for e in columns], "Seeds", "Valid episodes"],
         groups=marked,
         notes=[
             "A published block with few rows holds what our sources quote of it; it is not ranked.",
+            NOTE,
             *_notes(frames),
         ],
     )
     return BuiltTable(printed, frame)
 
 
+def _own_methods(frames: Frames) -> list[str]:
+    """The experiment's methods and the paper's six."""
+    return ordered_methods({*METHODS, *frames.experiment.methods})
+
+
 def _own_group(frames: Frames, own: pd.DataFrame, columns: Sequence[str]) -> Group:
     by_key = {(r["method"], r["environment"]): r for r in own.to_dict("records")}
     seeds = len(frames.experiment.seeds)
     rows = []
-    for method in ordered_methods({*METHODS, *frames.experiment.methods}):
-        cells = []
-        for environment in columns:
-            row = by_key.get((method, environment))
-            found = st.MeanStd(row["mean"], None if pd.isna(row["std"]) else row["std"], row["seeds"]) if row else None
-            cells.append(Cell(mean_std_text(found), found.mean if found else None))
+    for method in _own_methods(frames):
+        cells = [result_cell(by_key.get((method, environment))) for environment in columns]
         present = method in frames.experiment.methods
         used = f"{len(frames.final_runs(method))} of {seeds}" if present else "not run"
-        rows.append([Cell(method_name(method)), *cells, Cell(used)])
+        valid = coverage_text(by_key.get((method, "overall")))
+        rows.append([Cell(method_name(method)), *cells, Cell(used), Cell(valid)])
     start = warm_start(frames)
-    rows.append([Cell("Warm start (update 0)"), *[Cell(_start_text(start.get(e))) for e in columns], Cell(MISSING)])
+    first = [Cell(_start_text(start.get(e))) for e in columns]
+    rows.append([Cell("Warm start (update 0)"), *first, Cell(MISSING), Cell(MISSING)])
     return Group(scale.describe(frames.experiment), rows)
 
 
@@ -125,13 +129,14 @@ def _start_text(found: st.MeanStd | None) -> str:
 def interval_table(frames: Frames) -> BuiltTable:
     """What our overall pass rates support: intervals and paired differences from the baseline."""
     baseline = frames.outcomes(BASELINE) if BASELINE in frames.experiment.methods else None
+    overall = {r["method"]: r for r in final_results(frames).to_dict("records") if r["environment"] == "overall"}
     rows, records = [], []
     for method in frames.experiment.methods:
         step = frames.final_step
         values = [frames.rate(run, step, "overall") for run in frames.final_runs(method)] if step is not None else []
         found = st.mean_std(values)
         outcomes = frames.outcomes(method)
-        no_shards = st.Interval(None, None, reason="no validation shards" if found else "no finished run")
+        no_shards = st.Interval(None, None, reason=frames.why_no_outcomes(method))
         over_tasks = st.task_interval(outcomes) if outcomes else no_shards
         over_seeds = st.seed_interval(values)
         difference = None
@@ -140,7 +145,7 @@ def interval_table(frames: Frames) -> BuiltTable:
         rows.append(
             [
                 Cell(method_name(method)),
-                Cell(mean_std_text(found), found.mean if found else None),
+                result_cell(overall[method]),
                 Cell(interval_text(over_tasks)),
                 Cell(interval_text(over_seeds)),
                 Cell(points(difference.estimate) if difference else MISSING),
@@ -151,7 +156,7 @@ def interval_table(frames: Frames) -> BuiltTable:
         records.append(
             (
                 method,
-                len(values),
+                found.n if found else 0,
                 found.mean if found else None,
                 found.std if found else None,
                 over_tasks.low,
@@ -201,6 +206,7 @@ def interval_table(frames: Frames) -> BuiltTable:
             "An interval over tasks says nothing about another training seed, and no correction is made here for the "
             f"number of methods compared ({len(frames.experiment.methods)}): table comparisons makes it.",
             st.FEW_SEEDS,
+            NOTE,
             *_notes(frames),
         ],
     )

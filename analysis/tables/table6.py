@@ -25,11 +25,11 @@ Reader = Callable[[Mapping[str, Any]], object]
 BACKBONES = ("Qwen2.5-3B-Instruct", "Qwen3-4B")
 
 
-def _key(name: str) -> Reader:
+def key(name: str) -> Reader:
     return lambda config: config.get(name)
 
 
-def _mapped(name: str) -> Reader:
+def mapped(name: str) -> Reader:
     """A setting that may be one value or one for each environment."""
 
     def read(config: Mapping[str, Any]) -> object:
@@ -56,35 +56,35 @@ def _reasoning(config: Mapping[str, Any]) -> object:
 
 
 PUBLISHED: dict[str, tuple[str, Reader]] = {
-    "sampling_temperature": ("Sampling temperature", _key("rollout.temperature")),
-    "max_new_tokens_per_turn": ("Max new tokens per turn", _mapped("rollout.max_new_tokens_per_turn")),
+    "sampling_temperature": ("Sampling temperature", key("rollout.temperature")),
+    "max_new_tokens_per_turn": ("Max new tokens per turn", mapped("rollout.max_new_tokens_per_turn")),
     "reasoning_mode": ("Reasoning mode", _reasoning),
-    "max_turns_per_episode": ("Max turns per episode", _mapped("rollout.max_turns")),
-    "max_episode_tokens": ("Max episode length (tokens)", _key("rollout.max_episode_tokens")),
-    "updates": ("Updates", _key("updates")),
-    "candidate_groups_per_update": ("Candidate groups per update", _key("method.candidate_groups")),
-    "selected_groups_per_update": ("Selected groups per update", _key("method.selected_groups")),
-    "rollouts_per_group": ("Rollouts per group", _key("rollouts_per_group")),
+    "max_turns_per_episode": ("Max turns per episode", mapped("rollout.max_turns")),
+    "max_episode_tokens": ("Max episode length (tokens)", key("rollout.max_episode_tokens")),
+    "updates": ("Updates", key("updates")),
+    "candidate_groups_per_update": ("Candidate groups per update", key("method.candidate_groups")),
+    "selected_groups_per_update": ("Selected groups per update", key("method.selected_groups")),
+    "rollouts_per_group": ("Rollouts per group", key("rollouts_per_group")),
     "judge": ("Judge", _judge),
     "rubrics": ("Rubrics", lambda _: len(load_vocabulary())),
     "skills": ("Skills", lambda _: len(load_vocabulary().skill_ids)),
-    "validation_rollouts_per_prompt": ("Validation rollouts per prompt", _key("validation.rollouts_per_task")),
+    "validation_rollouts_per_prompt": ("Validation rollouts per prompt", key("validation.rollouts_per_task")),
 }
 """Setting of the paper's table -> its words, and how it is read from a run's configuration."""
 
 UNPUBLISHED: dict[str, tuple[str, Reader]] = {
-    "learning_rate": ("Learning rate", _key("learner.learning_rate")),
-    "clip_low": ("Clip, low", _key("method.policy_loss.clip_low")),
-    "clip_high": ("Clip, high", _key("method.policy_loss.clip_high")),
-    "reduction": ("Reduction of the policy loss", _key("method.policy_loss.reduction")),
-    "kl_coefficient": ("KL coefficient", _key("method.kl.coefficient")),
-    "kl_estimator": ("KL estimator", _key("method.kl.estimator")),
-    "distillation_coefficient": ("Distillation coefficient", _key("method.distillation.coefficient")),
-    "redundancy_weight": ("Redundancy weight of the selection", _key("method.selector.redundancy_weight")),
-    "steering_on_ratio": ("Steering on at violates / demonstrates above", _key("method.steering.on_ratio")),
-    "window_steps": ("Window of recent tags (steps)", _key("rubrics.window_steps")),
-    "validation_temperature": ("Validation temperature", _key("validation.temperature")),
-    "validation_every": ("Updates between evaluations", _key("validation.every")),
+    "learning_rate": ("Learning rate", key("learner.learning_rate")),
+    "clip_low": ("Clip, low", key("method.policy_loss.clip_low")),
+    "clip_high": ("Clip, high", key("method.policy_loss.clip_high")),
+    "reduction": ("Reduction of the policy loss", key("method.policy_loss.reduction")),
+    "kl_coefficient": ("KL coefficient", key("method.kl.coefficient")),
+    "kl_estimator": ("KL estimator", key("method.kl.estimator")),
+    "distillation_coefficient": ("Distillation coefficient", key("method.distillation.coefficient")),
+    "redundancy_weight": ("Redundancy weight of the selection", key("method.selector.redundancy_weight")),
+    "steering_on_ratio": ("Steering on at violates / demonstrates above", key("method.steering.on_ratio")),
+    "window_steps": ("Window of recent tags (steps)", key("rubrics.window_steps")),
+    "validation_temperature": ("Validation temperature", key("validation.temperature")),
+    "validation_every": ("Updates between evaluations", key("validation.every")),
 }
 """Settings that the paper's text does not give."""
 
@@ -98,7 +98,7 @@ def build(frames: Frames) -> list[BuiltTable]:
         rows = []
         for setting, (words, read) in block.items():
             known = setting in paper.index
-            theirs = [_text(paper.loc[setting, b]) if known else "not published" for b in BACKBONES]
+            theirs = [text_of(paper.loc[setting, b]) if known else "not published" for b in BACKBONES]
             ours = values_of(configs, read)
             rows.append([Cell(words), *map(Cell, theirs), Cell(ours)])
             records.append((setting, source, *theirs, ours))
@@ -133,11 +133,11 @@ def _other_vocabulary(frames: Frames) -> list[str]:
 def values_of(configs: Sequence[Mapping[str, Any]], read: Reader) -> str:
     """All different values over the runs, in order of appearance; missing where no run has the setting."""
     found = [read(config) for config in configs]
-    distinct = list(dict.fromkeys(_text(value) for value in found if value is not None))
+    distinct = list(dict.fromkeys(text_of(value) for value in found if value is not None))
     return ", ".join(distinct) or MISSING
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
     if value is None or (isinstance(value, float) and pd.isna(value)):
         return MISSING
     return f"{value:g}" if isinstance(value, float) else str(value)

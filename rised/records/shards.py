@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from rised.records.errors import RecordError
 from rised.records.files import WrittenFile, write_bytes, write_file
+from rised.records.finite import refuse_non_finite
 from rised.records.layout import COMPACTED, CONFIG, DONE, HEADER, KIND_SCHEMAS
 from rised.records.manifests import (
     Manifest,
@@ -113,9 +114,10 @@ def read_shard(path: Path | str, schema: str | None = None, columns: Sequence[st
     name = check_file(path, schema)
     _check_columns(name, columns)
     try:
-        return pq.ParquetFile(path).read(columns=None if columns is None else list(columns))
+        table = pq.ParquetFile(path).read(columns=None if columns is None else list(columns))
     except (pa.ArrowException, OSError) as error:
         raise unreadable(path, error) from error
+    return refuse_non_finite(table, [path])
 
 
 def check_file(path: Path, schema: str | None) -> str:
@@ -142,6 +144,20 @@ def _check_columns(schema: str, columns: Sequence[str] | None) -> None:
     unknown = [name for name in columns or () if name not in known]
     if unknown:
         raise RecordError(f"{schema} have no column {', '.join(map(repr, unknown))}; there are {', '.join(known)}")
+
+
+def _check_filter(kind: str, schema: pa.Schema, filter: ds.Expression | None) -> None:
+    """RecordError for a filter that does not fit the columns, which is no fault of a file."""
+    if filter is None:
+        return
+    try:
+        ds.dataset(schema.empty_table()).to_table(filter=filter)
+    except (pa.ArrowException, TypeError) as error:
+        shown, reason = (" ".join(str(part).split())[:200] for part in (filter, error))
+        raise RecordError(
+            f"the filter {shown} does not fit the columns of {kind}: {reason}. An empty list of values needs a type: "
+            "isin(pa.array([], pa.string()))."
+        ) from None
 
 
 class RunReader:
@@ -249,14 +265,16 @@ class RunReader:
                 return self._scan_rows(kind, path, chosen, columns, self._narrow(schema, filter, None, judge))
             filter = self._narrow(schema, filter, chosen, judge)
         wanted = schema_of(schema)
+        _check_filter(kind, wanted, filter)
         paths = [str(self.path / shard.path) for shard in shards]
         if not paths:
             return wanted.empty_table().select(list(columns) if columns is not None else wanted.names)
         try:
             dataset = ds.dataset(paths, schema=wanted, format="parquet")
-            return dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
+            found = dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
         except (pa.ArrowException, OSError) as error:
             raise unreadable(f"a {kind} shard below {self.path}", error) from error
+        return refuse_non_finite(found, paths)
 
     def _scan_rows(
         self, kind: str, path: Path, steps: Sequence[int], columns: Sequence[str] | None, filter: ds.Expression | None
@@ -283,8 +301,10 @@ class RunReader:
                     first = last
         except (pa.ArrowException, OSError) as error:
             raise unreadable(path, error) from error
+        _check_filter(kind, parts[0].schema, filter)
         found = ds.dataset(pa.concat_tables(parts))
-        return found.to_table(columns=None if columns is None else list(columns), filter=filter)
+        kept = found.to_table(columns=None if columns is None else list(columns), filter=filter)
+        return refuse_non_finite(kept, [path])
 
     @staticmethod
     def _check_kept(kind: str, stored: str, columns: Sequence[str] | None) -> None:

@@ -12,7 +12,7 @@ from analysis.formatting import MISSING, PrintedTable, to_latex, to_markdown
 from analysis.frames import Frames
 from analysis.names import method_name
 from analysis.published import PAPER_DIR
-from analysis.tables import orsd_table1, orsd_table2, table2, table3, table4, table5, table6, table9
+from analysis.tables import orsd_table1, orsd_table2, orsd_table4, table2, table3, table4, table5, table6, table9
 from analysis.tables.cost import published_device_seconds
 
 
@@ -114,6 +114,13 @@ def test_orsd_table_2_prints_every_published_percentage(frames: Frames) -> None:
     published_rows = raw("orsd_table2_ablation_webshop")
     expected = [[r[f"{key}_score"], r[f"{key}_success"]] for key in orsd_table2.BACKBONES for r in published_rows]
     assert [row[1:] for row in printed] == expected
+
+
+def test_orsd_tables_4_and_5_print_every_published_setting(frames: Frames) -> None:
+    printed = rows(orsd_table4.build(frames)[0].printed, 0)
+    published_rows = {row["setting"]: row["value"] for row in raw("orsd_table4_5_config")}
+    assert set(orsd_table4.SETTINGS) == set(published_rows), "every published setting has a row"
+    assert [row[1] for row in printed] == [published_rows[setting] for setting in orsd_table4.SETTINGS]
 
 
 def test_orsds_two_tables_agree_where_they_overlap() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from analysis.frames import Frames
 from analysis.report.cost import cost_table
-from analysis.report.provenance import fingerprint, software
+from analysis.report.provenance import software
 from analysis.runs import find_experiment
 from rised.records.commit import RunDirectory
 from rised.records.schemas import to_table
@@ -31,7 +31,7 @@ def test_the_cost_of_a_run_is_what_its_records_add_up_to(frames: Frames) -> None
 def test_a_judge_models_tokens_and_hours_are_counted(tmp_path: Path) -> None:
     with RunDirectory(tmp_path / "judged" / "rised" / "seed-0") as run:
         run.write_config("updates: 1\n")
-        run.write_header({})
+        run.write_header({"experiment": "judged", "method": "rised", "seed": 0})
         run.recover()
         for step in (0, 1):
             with run.step(step) as writer:
@@ -50,14 +50,14 @@ def test_equal_records_have_equal_fingerprints_and_changed_ones_do_not(
     frames: Frames, grid: Path, tmp_path: Path
 ) -> None:
     copy = find_experiment(shutil.copytree(grid, tmp_path / "grid"))
-    prints = [fingerprint(run) for run in frames.experiment.runs]
-    assert [fingerprint(run) for run in copy.runs] == prints
+    prints = [run.fingerprint() for run in frames.experiment.runs]
+    assert [run.fingerprint() for run in copy.runs] == prints
     assert len(set(prints)) == len(prints)
     manifest = sorted((copy.runs[0].path / "manifests").iterdir())[-1]
     text = manifest.read_text()
     digest = text.split('"sha256": "')[1][:64]
     manifest.write_text(text.replace(digest, "0" * 64))
-    assert fingerprint(find_experiment(tmp_path).runs[0]) != prints[0]
+    assert find_experiment(tmp_path).runs[0].fingerprint() != prints[0]
 
 
 def test_the_report_names_the_software_that_made_it() -> None:

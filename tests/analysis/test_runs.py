@@ -16,8 +16,11 @@ import analysis
 from analysis import AnalysisError
 from analysis.figures.curves import mean_over_seeds
 from analysis.frames import Frames, only_judge
+from analysis.results import final_results
 from analysis.runs import find_experiment
 from analysis.synthetic import JUDGE, write_experiment
+from analysis.tables.learning import learning_frame
+from analysis.tables.table9 import cost_table
 from rised.records.compaction import compact
 from rised.records.types import TagState
 
@@ -75,6 +78,7 @@ def test_overall_is_the_mean_of_the_environments_and_absent_where_one_is_missing
     metrics = frames.metrics
     lost = (metrics["name"] == "validation/success/webshop") & (metrics["step"] == 2) & (metrics["method"] == "rised")
     partial.__dict__["metrics"] = metrics[~(lost & (metrics["seed"] == 0))]
+    partial.__dict__["validation"] = frames.validation.iloc[:0]
     kept = partial.pass_rates.query("method == 'rised' and seed == 0 and environment == 'overall'")
     assert sorted(kept["step"]) == [0, 4]
 
@@ -82,9 +86,28 @@ def test_overall_is_the_mean_of_the_environments_and_absent_where_one_is_missing
 def test_unfinished_runs_are_outside_the_final_means_and_named(frames: Frames) -> None:
     assert frames.final_step == 4
     assert [run.seed for run in frames.final_runs("round_robin_variance")] == [0]
-    assert frames.left_out() == [
+    assert frames.left_out()[0] == (
         "Round-robin Variance seed 1: unfinished at update 2 of 4; not in the means of final results"
-    ]
+    )
+
+
+def test_an_unfinished_run_with_an_evaluation_at_the_final_update_enters_no_mean(grid: Path, tmp_path: Path) -> None:
+    """A run that stopped between its last evaluation and its end has a rate at the final update, but no DONE."""
+    copy = shutil.copytree(grid, tmp_path / "grid")
+    (copy / "rised" / "seed-1" / "DONE").unlink()
+    cut = Frames(find_experiment(copy))
+    alone = cut.rate(cut.experiment.of("rised")[0], 4, "overall")
+    assert cut.last_evaluated(cut.experiment.of("rised")[1]) == cut.final_step == 4
+    assert [run.seed for run in cut.final_runs("rised")] == [0]
+    row = final_results(cut).set_index(["method", "environment"]).loc[("rised", "overall")]
+    assert (row["mean"], row["n"], row["n_planned"]) == (pytest.approx(alone, abs=1e-12), 1, 2)
+    outcomes = cut.outcomes("rised")
+    assert outcomes is not None and {len(values_ST) for values_ST in outcomes.values()} == {1}
+    learned = learning_frame(cut).set_index(["method", "seed", "environment"])["final"]
+    assert np.isnan(learned["rised", 1, "overall"]) and learned["rised", 0, "overall"] == pytest.approx(alone)
+    totals = cost_table(cut).frame.set_index("method")["tokens"]
+    metrics = cut.metrics.query("name == 'rollout/tokens' and method == 'rised' and seed == 0")
+    assert totals["rised"] == pytest.approx(metrics["value"].sum())
 
 
 def test_outcomes_have_one_row_per_final_run_and_agree_with_the_stored_rates(frames: Frames) -> None:
@@ -158,7 +181,13 @@ sys.exit(code)
 
 
 def test_the_analysis_imports_only_records_vocabulary_and_profiles_of_the_library() -> None:
-    allowed = ("rised.records", "rised.rubrics.base", "rised.rubrics.profiles", "rised.rubrics.vocabulary")
+    allowed = (
+        "rised.records",
+        "rised.statistics",
+        "rised.rubrics.base",
+        "rised.rubrics.profiles",
+        "rised.rubrics.vocabulary",
+    )
     for path in Path(analysis.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = (

@@ -98,9 +98,10 @@ def write_run(
 ) -> None:
     with RunDirectory(path) as run:
         run.write_config(config)
-        run.write_header(
-            {"vocabulary_hash": load_vocabulary().hash, "panel_hashes": {"validation": "a" * 64}, "judge": JUDGE}
-        )
+        experiment, method, seed = path.parts[-3:]
+        identity = {"experiment": experiment, "method": method, "seed": int(seed.removeprefix("seed-"))}
+        hashes = {"vocabulary_hash": load_vocabulary().hash, "panel_hashes": {"validation": "a" * 64}}
+        run.write_header({**identity, **hashes, "judge": JUDGE})
         run.recover()
         for step in range(CHECKPOINTS[-1] + 1):
             write_step(run, step, tags, rate)

@@ -15,7 +15,7 @@ from analysis.figures import audit as figure
 from analysis.figures.style import LIGHT, png_bytes
 from analysis.formatting import to_latex, to_markdown
 from analysis.frames import Frames
-from analysis.runs import find_experiment
+from analysis.runs import Experiment, Run, find_experiment
 from analysis.tables import audit as table
 from rised.records.digest import reproducible_digest
 from rised.records.shards import RunReader
@@ -97,11 +97,12 @@ def test_another_judge_is_tagged_once_and_compared_in_tables_and_a_figure(
 def test_several_runs_are_added_up_and_an_unfinished_audit_is_named(single_source: SingleSource, run: Path) -> None:
     audit_judge(load_run(single_source.config, "grpo_64", 0), run, "rules", RuleJudgeSettings(), 5)
     other = Path(shutil.copytree(run, run.parent / "seed-1"))
-    frames = Frames(find_experiment(run.parent.parent))
+    runs = [Run("single_source", "grpo_64", seed, path) for seed, path in enumerate((run, other))]
+    frames = Frames(Experiment("single_source", run.parent.parent, runs))
     (row,) = table.build(frames)[0].frame.to_dict("records")
     assert (row["rollouts"], row["precision"], row["kappa"]) == (48, 1.0, 1.0) and pd.isna(row["kappa_low"])
     (other / "audit" / "rules" / "DONE").unlink()
-    notes = table.build(Frames(find_experiment(run.parent.parent)))[0].printed.notes
+    notes = table.build(Frames(frames.experiment))[0].printed.notes
     assert "GRPO-64 seed 1: the audit of rules is unfinished" in notes
 
 
