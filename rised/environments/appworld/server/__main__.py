@@ -29,6 +29,7 @@ from episode import Episode
 MAX_REQUEST_BYTES = 64_000_000
 MAX_CONTROL_BYTES = 1 << 16
 _write, _read, _dumps, _loads = os.write, os.read, json.dumps, json.loads
+_getpid, _kill, _waitpid, _exit = os.getpid, os.kill, os.waitpid, os._exit
 """Kept aside: the engine replaces functions of ``os`` and ``json`` while the code of a policy runs."""
 
 
@@ -64,7 +65,7 @@ def failure(error: BaseException) -> dict[str, Any]:
 def serve_episode(descriptor: int) -> None:
     """Answer requests until the other side is gone."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    lines, episode = Lines(descriptor), Episode()
+    lines, episode, server = Lines(descriptor), Episode(), _getpid()
     operations = {
         "tasks": episode.tasks,
         "open": episode.open,
@@ -77,7 +78,21 @@ def serve_episode(descriptor: int) -> None:
             answer = {"ok": operations[request["op"]](request)}
         except Exception as error:
             answer = failure(error)
+        if _getpid() != server:
+            _exit(0)  # code has forked, and this is the fork
+        if server == 1:
+            end_all_others()
         lines.write(answer)
+
+
+def end_all_others() -> None:
+    """End what code has started: all processes of the PID namespace whose first process this is."""
+    try:
+        _kill(-1, signal.SIGKILL)
+        while True:
+            _waitpid(-1, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
 
 
 def fork(descriptor: int, request: dict[str, Any]) -> int:
