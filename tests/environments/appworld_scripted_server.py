@@ -50,6 +50,11 @@ def behave(word: str, end: socket.socket, counter: str) -> None:
         end.sendall(line({"ok": ANSWER | {"completed": False}}))
     elif word == "engine-error":
         end.sendall(line({"error": "KeyError: 'x'", "traceback": "…"}))
+    elif word == "kill-the-engine":
+        os.kill(os.getppid(), signal.SIGKILL)
+        os._exit(0)
+    elif word.startswith("forge "):
+        end.sendall(word.removeprefix("forge ").encode() + b"\n")
     elif word == "count":
         # Differs from process to process, unlike any sound world.
         with open(counter, "a") as file:
@@ -57,28 +62,38 @@ def behave(word: str, end: socket.socket, counter: str) -> None:
         output = str(os.path.getsize(counter))
         end.sendall(line({"ok": ANSWER | {"output": output, "completed": False}}))
     else:
-        end.sendall(line({"ok": ANSWER | {"output": word, "completed": word == "complete"}}))
+        end.sendall(line({"ok": ANSWER | {"output": word, "completed": word.startswith("complete")}}))
     if word == "die-afterwards":
         os._exit(9)
 
 
-def word_of_obstacle(folder: str) -> bool:
-    return os.path.exists(os.path.join(folder, "data", "no-namespaces"))
+STATES = {
+    "complete-with-broken-databases": {"notes.jsonl": "broken"},
+    "complete-with-files-elsewhere": {"../notes.jsonl": ""},
+    "complete-without-databases": None,
+}
 
 
 def episode(end: socket.socket, folder: str, counter: str) -> None:
     os.setsid()
     requests = end.makefile("rb")
+    word = ""
     for text in requests:
         request = json.loads(text)
-        if word_of_obstacle(folder):
-            end.sendall(line({"error": "PermissionError: unshare", "obstacle": True}))
-        elif request["op"] == "execute":
-            behave(request["code"], end, counter)
+        if request["op"] == "execute":
+            word = request["code"]
+            behave(word, end, counter)
+        elif request["op"] == "state":
+            if word == "complete-and-hang":
+                time.sleep(600)
+            end.sendall(line({"ok": STATES.get(word, {"notes.jsonl": ""})}))
         elif request["op"] == "open":
             person = {"first_name": "A", "last_name": "B", "email": "a@b.example", "phone_number": "1"}
             end.sendall(line({"ok": {"instruction": "do it", "supervisor": person}}))
         elif request["op"] == "evaluate":
+            if "broken" in request["state"].values() or os.path.exists(os.path.join(folder, "data", "broken")):
+                end.sendall(line({"error": "OperationalError: no such table"}))
+                continue
             truth = os.path.isdir(os.path.join(folder, "data", "tasks", request["task"], "ground_truth"))
             tests = {"success": truth, "tests_passed": 1, "tests_total": 1, "missing_changes": 0, "unwanted_changes": 0}
             end.sendall(line({"ok": tests}))
@@ -115,7 +130,8 @@ def main() -> None:
                 except ProcessLookupError:
                     os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-            control.sendall(line({"ok": {"ended": "killed"}}))
+            out_of_memory = os.path.exists(os.path.join(base, "out-of-memory"))
+            control.sendall(line({"ok": {"ended": "killed", "out_of_memory": out_of_memory}}))
     for pid in children:
         os.kill(pid, signal.SIGKILL)
     shutil.rmtree(base, ignore_errors=True)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rised.environments.appworld import SPEC, AppworldSettings
-from rised.environments.appworld.engine import DEFAULT_PYTHON
+from rised.environments.appworld.engine import DEFAULT_PYTHON, SANDBOX, Installation
 from rised.environments.appworld.environment import AppworldEnvironment
 from rised.environments.base import EnvironmentFault, StepResult, Task
 from rised.environments.pool import EnvironmentPool
@@ -56,15 +58,11 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> AppworldSettings:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     made = AppworldSettings(python=str(python), root=str(folder / "root"), execute_timeout_s=60)
-    return made if namespaces_are_allowed() else made.model_copy(update={"isolate": False})
-
-
-def namespaces_are_allowed() -> bool:
-    """Whether this system lets a process leave the network and hide a folder."""
-    unshare = shutil.which("unshare")
-    own_users = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
-    command = [str(unshare), *own_users, "--mount", "--net", "mount", "-t", "tmpfs", "none", tempfile.gettempdir()]
-    return unshare is not None and subprocess.run(command, capture_output=True).returncode == 0
+    try:
+        Installation.find(made).check_sandbox(60.0)
+    except EnvironmentFault:
+        return made.model_copy(update={"isolate": False})
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -296,12 +294,48 @@ def test_memory_is_limited(environment: AppworldEnvironment, limit: Limit, tasks
     assert [r.info["error_type"] for r in results] == ["MemoryError", None]
 
 
-def test_code_that_breaks_its_own_process_is_a_fault_and_no_reward(
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import json\njson.dumps = None",
+        "posix._exit(0)",
+        "posix.closerange(0, 1000)",
+        "[posix.write(n, b'{\"ok\": 1}\\n') for n in sockets]",
+        "[posix.write(n, bytes(300)) for n in sockets]",
+        "limit = __import__('resource')\nlimit.setrlimit(limit.RLIMIT_CPU, (1, 1))\nwhile True: pass",
+        "__import__('ctypes').string_at(0)",
+    ],
+)
+def test_code_that_breaks_its_own_process_fails_its_episode_and_no_other(
+    environment: AppworldEnvironment, tasks: dict[str, Task], code: str
+) -> None:
+    setup = "posix, is_socket = __import__('posix'), __import__('stat').S_ISSOCK\n"
+    setup += "sockets = [n for n in range(3, 64) if is_open(n) and is_socket(posix.fstat(n).st_mode)]\n"
+    is_open = "def is_open(n):\n    try: return posix.fstat(n)\n    except OSError: return None\n"
+    result = play(environment, tasks[CHANGE_TASK], is_open + setup + code)[-1]
+    assert (result.done, result.reward, result.success) == (True, 0.0, False)
+    assert result.info["ended_by"] == "process_lost"
+    assert "Supervisor: Ada Field" in environment.reset(tasks[CHANGE_TASK], 0)
+
+
+def test_text_that_cannot_be_stored_or_shown_ends_no_episode(
     environment: AppworldEnvironment, tasks: dict[str, Task]
 ) -> None:
-    with pytest.raises(EnvironmentFault):
-        play(environment, tasks[CHANGE_TASK], "import json\njson.dumps = None", DONE)
-    assert play(environment, tasks[CHANGE_TASK], LOGIN, CREATE, DONE)[-1].reward == 1.0
+    codes = [
+        "apis.supervisor.complete_task(answer='\\ud800')",
+        "apis.supervisor.complete_task(answer=[{'x': '\\ud800'}])",
+        "print('\\ud800')",
+        "# \ud800",
+        "print(bytes(range(256)).decode('latin-1'))",
+        "__import__('posix').write(1, b'\\xff\\n{\"ok\": 1}\\n')",
+        "print('x' * 10_000_000)",
+        "apis.supervisor.show_profile(page_index=10**5000)",
+    ]
+    results = play(environment, tasks[CHANGE_TASK], *codes, LOGIN, CREATE, DONE)
+    assert [r.done for r in results] == [False] * (len(codes) + 2) + [True]
+    assert "argument answer" in results[0].observation and "argument answer" in results[1].observation
+    assert results[2].observation == "\ud800"
+    assert results[-1].reward == 1.0
 
 
 def test_the_code_sees_no_variable_of_ours_and_no_ground_truth_where_it_usually_lies(
@@ -313,19 +347,6 @@ def test_the_code_sees_no_variable_of_ours_and_no_ground_truth_where_it_usually_
     assert "KEY" not in result.observation and "TOKEN" not in result.observation
     assert "note01_1/specs.json" in result.observation
     assert "ground_truth" not in result.observation and "note01_2" not in result.observation
-
-
-def test_the_code_reaches_neither_solutions_nor_the_network(
-    environment: AppworldEnvironment, settings: AppworldSettings, tasks: dict[str, Task]
-) -> None:
-    if not settings.isolate:
-        pytest.skip("this system allows no namespaces, so code is not isolated here")
-    hunt = f"import pathlib\nroot = pathlib.Path('{settings.root}') / 'data'\n"
-    hunt += "print([p.name for p in root.glob('*')], list((root / 'tasks').rglob('*')))"
-    call_out = "socket = builtins.__import__('socket')\nsocket.create_connection(('127.0.0.1', 9), 2)"
-    found, called = play(environment, tasks[CHANGE_TASK], hunt, call_out)
-    assert "'base_dbs'" in found.observation and found.observation.endswith("[]")
-    assert (called.info["error_type"], "unreachable" in called.observation) == ("OSError", True)
 
 
 def test_a_verdict_is_out_of_reach_of_the_code_it_judges(
@@ -355,6 +376,177 @@ def test_equal_actions_give_equal_transcripts(
 def test_there_is_no_expert_and_it_says_so(environment: AppworldEnvironment) -> None:
     with pytest.raises(EnvironmentFault, match="no expert"):
         environment.expert(0, 0.0)
+
+
+# ---- the sandbox
+
+
+@pytest.fixture(scope="module")
+def attacked(
+    shared: AppworldEnvironment, settings: AppworldSettings, tasks: dict[str, Task]
+) -> Iterator[AppworldEnvironment]:
+    """An episode that attempts one escape after the other, and survives them all."""
+    if not settings.isolate:
+        pytest.skip("this system allows no sandbox, so code is not confined here")
+    made = AppworldEnvironment(settings)
+    play(made, tasks[CHANGE_TASK], LOGIN, "posix = __import__('posix')")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def bystander(
+    shared: AppworldEnvironment, settings: AppworldSettings, tasks: dict[str, Task]
+) -> Iterator[AppworldEnvironment]:
+    """Another episode of the same engine."""
+    made = AppworldEnvironment(settings)
+    play(made, tasks[QUESTION_TASK], LOGIN)
+    yield made
+    made.close()
+
+
+def host_pid(environment: AppworldEnvironment) -> int:
+    assert environment._world is not None and environment._world._process is not None
+    return environment._world._process.pid
+
+
+MISSING, READ_ONLY = "FileNotFoundError", "Read-only file system|Permission denied"
+
+
+@pytest.mark.parametrize(
+    ("code", "seen"),
+    [
+        # The numbers are those of tests/cases/60-appworld-escapes.
+        pytest.param("posix.write(posix.open('OUT/a', posix.O_WRONLY | posix.O_CREAT), b'x')", MISSING, id="1-write"),
+        pytest.param("print(posix.system('id > OUT/b'))", "32512", id="2-program"),
+        pytest.param("posix.execv('/bin/sh', ['sh', '-c', 'id > OUT/b'])", MISSING, id="2-execute"),
+        pytest.param("import pathlib\nprint(pathlib.Path('/etc/passwd').read_text())", MISSING, id="3-read"),
+        pytest.param("import pathlib\nprint(list(pathlib.Path('OUT').parent.glob('*')))", r"^\[\]$", id="4-list"),
+        pytest.param("import pathlib\nprint(list(pathlib.Path('ROOT').rglob('*')))", r"^\[\]$", id="4-solutions"),
+        pytest.param("print(posix.kill(posix.getppid(), 9))", "None", id="5-signal-parent"),
+        pytest.param("posix.kill(-1, 9)", "ProcessLookupError", id="5-signal-all"),
+        pytest.param("posix.kill(ENGINE, 9)", "ProcessLookupError", id="5-signal-engine"),
+        pytest.param("print(all([posix.fork() for _ in range(12)]))", "BlockingIOError", id="6-fork"),
+        pytest.param(
+            "while True:\n    if posix.fork() == 0:\n        while True: pass", "BlockingIOError", id="6-fork-and-spin"
+        ),
+        pytest.param(
+            "__import__('socket').create_connection(('127.0.0.1', PORT), 2)", "Network is unreachable", id="7-network"
+        ),
+        pytest.param(
+            "s = __import__('socket')\ns.socket(s.AF_UNIX).connect('\\0rised-OUT')",
+            "ConnectionRefusedError",
+            id="7-abstract-socket",
+        ),
+        pytest.param(
+            "print(sorted(set(__import__('os').environ) - {'PATH', 'LANG', 'LC_ALL', 'TZ', 'HOME', 'TMPDIR'}))",
+            r'^\["APPWORLD_CACHE", "APPWORLD_ROOT", "IPYTHONDIR", "OMP_NUM_THREADS"\]$',
+            id="8-variables",
+        ),
+        pytest.param("posix.open('/proc/1/environ', 0)", MISSING, id="9-variables-of-others"),
+        pytest.param("posix.open('/proc/ENGINE/mem', 0)", MISSING, id="9-memory-of-others"),
+        pytest.param(
+            "posix.symlink('OUT', '/episode/home/link')\nposix.listdir('/episode/home/link')", MISSING, id="9-symlink"
+        ),
+        pytest.param(
+            "posix.link(__import__('json').__file__, '/episode/home/link2')",
+            "Invalid cross-device link|Operation not permitted",
+            id="9-hard-link",
+        ),
+        pytest.param(
+            "posix.open(__import__('appworld').__file__, posix.O_WRONLY)", READ_ONLY, id="9-write-into-engine"
+        ),
+        pytest.param(
+            "posix.open(__import__('json').__file__ + 'x', posix.O_WRONLY | posix.O_CREAT)",
+            READ_ONLY,
+            id="9-write-into-python",
+        ),
+        pytest.param(
+            "for n in range(9):\n    f = posix.open(f'/tmp/{n}', posix.O_WRONLY | posix.O_CREAT)\n"
+            "    for _ in range(31): posix.write(f, bytes(1 << 20))",
+            "No space left on device",
+            id="9-fill-tmp",
+        ),
+        pytest.param("posix.chroot('/tmp')", "PermissionError", id="chroot"),
+        pytest.param("posix.setuid(0)", "Invalid argument|not permitted", id="become-root"),
+        pytest.param(
+            "c = __import__('ctypes').CDLL(None, use_errno=True)\n"
+            "print(c.unshare(0x10000000), c.mount(b'tmpfs', b'/tmp', b'tmpfs', 0, None), c.ptrace(16, ENGINE, 0, 0))",
+            "-1 -1 -1",
+            id="system-calls",
+        ),
+    ],
+)
+def test_code_gets_out_of_its_sandbox_by_no_way(
+    attacked: AppworldEnvironment,
+    bystander: AppworldEnvironment,
+    settings: AppworldSettings,
+    tmp_path: Path,
+    code: str,
+    seen: str,
+) -> None:
+    out, engine = tmp_path / "out", attacked._host.engine.pid
+    out.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
+        abstract.bind(f"\0rised-{out}")
+        abstract.listen()
+        for name, value in (("OUT", out), ("ROOT", settings.root), ("ENGINE", engine)):
+            code = code.replace(name, str(value))
+        result = attacked.step(block(code.replace("PORT", str(server.getsockname()[1]))))
+    assert re.search(seen, result.observation), result.observation
+    assert not result.done and list(out.iterdir()) == []
+    assert children(host_pid(attacked)) == []
+    assert (attacked._host.engine.pid, attacked._host.engine.alive) == (engine, True)
+    assert bystander.step(block(COUNT)).observation == "7"
+    assert attacked.step(block("print(len(token) > 9)")).observation == "True"
+
+
+def children(pid: int) -> list[int]:
+    """Processes on this machine whose parent is ``pid``."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(folder.name))
+    return found
+
+
+def test_an_episode_that_has_attempted_to_escape_can_still_be_won(
+    attacked: AppworldEnvironment, tasks: dict[str, Task]
+) -> None:
+    attempt = "for n in range(9):\n    try: posix.unlink(f'/tmp/{n}')\n    except OSError: pass"
+    results = play(attacked, tasks[CHANGE_TASK], "posix = __import__('posix')", attempt, LOGIN, COUNT, CREATE, DONE)
+    assert (results[3].observation, results[-1].reward) == ("7", 1.0)
+
+
+def test_what_code_started_ends_with_its_episode(attacked: AppworldEnvironment, tasks: dict[str, Task]) -> None:
+    attacked.reset(tasks[CHANGE_TASK], 0)
+    pid = host_pid(attacked)
+    thread = "t = __import__('threading').Thread(target=lambda: [0 for _ in iter(int, 1)], daemon=True)\nt.start()"
+    attacked.step(block(thread))
+    attacked.rest()
+    assert not Path(f"/proc/{pid}").exists() and children(pid) == []
+
+
+def test_an_episode_without_a_sandbox_is_played_and_judged_likewise(
+    environment: AppworldEnvironment, limit: Limit, tasks: dict[str, Task]
+) -> None:
+    limit(isolate=False)
+    results = play(environment, tasks[QUESTION_TASK], LOGIN, COUNT, "apis.supervisor.complete_task(answer=7)")
+    assert (results[1].observation, results[-1].reward) == ("7", 1.0)
+    (broken,) = play(environment, tasks[QUESTION_TASK], "__import__('posix')._exit(0)")
+    assert (broken.reward, broken.info["ended_by"]) == (0.0, "process_lost")
+
+
+def test_a_system_that_forbids_namespaces_names_what_it_refused(settings: AppworldSettings) -> None:
+    unshare = shutil.which("unshare")
+    if not settings.isolate or unshare is None:
+        pytest.skip("this system allows no sandbox, or has no unshare to forbid it with")
+    forbidden = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$0" -s "$1"'
+    command = [unshare, "--user", "--map-root-user", "sh", "-c", forbidden, str(settings.python), str(SANDBOX)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "unshare: No space left on device" in done.stdout
 
 
 # ---- tags of real episodes

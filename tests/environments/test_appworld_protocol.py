@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from rised.environments.appworld import world as world_module
-from rised.environments.appworld.channel import ChannelFault
 from rised.environments.appworld.engine import Engine, Installation
 from rised.environments.appworld.environment import AppworldEnvironment
 from rised.environments.appworld.settings import AppworldSettings
 from rised.environments.appworld.tasks import task_hash
-from rised.environments.appworld.world import Host, TimeLimitExceeded, World
+from rised.environments.appworld.world import EpisodeFailed, Host, World
 from rised.environments.base import EnvironmentFault, Task
 from rised.environments.worker import Worker
 
@@ -53,7 +54,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def settings(root: Path) -> AppworldSettings:
     return AppworldSettings(
-        python=sys.executable, root=str(root), execute_timeout_s=1, kill_after_s=0.2, start_timeout_s=120.0, processes=2
+        python=sys.executable, root=str(root), kill_after_s=60.0, start_timeout_s=120.0, processes=2, isolate=False
     )
 
 
@@ -66,6 +67,15 @@ def host(settings: AppworldSettings, monkeypatch: pytest.MonkeyPatch) -> Iterato
     host = world_module.acquire_host(settings)
     yield host
     world_module.release_host(host)
+
+
+@contextmanager
+def impatience(host: Host) -> Iterator[None]:
+    """Code is given up after a second meanwhile; otherwise no test waits for a deadline."""
+    patient = host.settings
+    host.settings = patient.model_copy(update={"execute_timeout_s": 1, "kill_after_s": 0.2})
+    yield
+    host.settings = patient
 
 
 def environment(settings: AppworldSettings, root: Path) -> tuple[AppworldEnvironment, Task]:
@@ -90,6 +100,15 @@ def test_what_a_process_prints_never_mixes_with_its_answers(host: Host) -> None:
     assert world.execute("hello")["output"] == "hello"
 
 
+CALL = {"app": "a", "api": "b", "method": "get", "status": 200, "unknown_parameters": [], "unseen_ids": []}
+CALL |= {"needs_token": False, "has_token": False}
+
+
+def forged(**changes: object) -> str:
+    answer = {"output": "", "output_chars": 0, "error_type": None, "error": None, "calls": [], "call_count": 0}
+    return "forge " + json.dumps({"ok": answer | {"completed": False} | changes})
+
+
 @pytest.mark.parametrize(
     ("word", "reason"),
     [
@@ -98,25 +117,83 @@ def test_what_a_process_prints_never_mixes_with_its_answers(host: Host) -> None:
         ("half-an-answer", "ended without an answer"),
         ("junk", "no answer: b'Traceback"),
         ("other-json", "no answer: b"),
+        ("engine-error", "KeyError: 'x'"),
+        ('forge {"ok": 5}', "no answer"),
+        ('forge {"ok": {}}', "no answer: output"),
+        ("forge " + "[" * 100_000, "no answer"),
+        (forged(output=5), "output: .*not a string"),
+        (forged(output_chars=-1), "output_chars"),
+        (forged(call_count=10**40), "call_count"),
+        (forged(completed="yes"), "completed"),
+        (forged(calls=[CALL] * 65), "calls: .*at most 64"),
+        (forged(calls=[{"app": "a"}]), "calls.0.api"),
+        (forged(calls=[CALL | {"page_index": "1"}]), "calls.0.page_index"),
+        (forged(reward=1.0), "reward"),
     ],
 )
-def test_a_process_that_breaks_is_a_fault_with_its_reason_and_the_next_world_works(
+def test_code_that_breaks_its_process_fails_its_episode_with_a_reason_and_the_next_world_works(
     host: Host, word: str, reason: str
 ) -> None:
-    with pytest.raises(ChannelFault, match=reason):
+    with pytest.raises(EpisodeFailed, match=reason) as caught:
         World(host, "one").execute(word)
+    assert caught.value.ended_by == "process_lost"
     assert World(host, "one").execute("hello")["output"] == "hello"
 
 
-def test_an_endless_answer_is_cut_off_by_size(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rised.environments.appworld.channel.MAX_ANSWER_BYTES", 5_000_000)
-    with pytest.raises(ChannelFault, match="more than 5000000 bytes"):
+def test_an_answer_may_hold_any_text_and_every_field_of_a_call(host: Host) -> None:
+    call = CALL | {"about_app": "\ud800", "count": 3}
+    answer = World(host, "one").execute(forged(output="\ud800" * 3, output_chars=3, calls=[call]))
+    assert (answer["output"], answer["calls"]) == ("\ud800" * 3, [call])
+
+
+def test_an_output_is_never_longer_than_the_limit(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "settings", host.settings.model_copy(update={"output_limit_chars": 100}))
+    assert World(host, "one").execute(forged(output="x" * 300))["output"] == "x" * 100
+
+
+def test_an_endless_answer_is_cut_off_by_size(host: Host) -> None:
+    with pytest.raises(EpisodeFailed, match="more than 1240000 bytes"):
         World(host, "one").execute("endless")
 
 
-def test_an_error_of_the_engine_keeps_its_text(host: Host) -> None:
-    with pytest.raises(EnvironmentFault, match="KeyError: 'x'"):
-        World(host, "one").execute("engine-error")
+def test_a_death_that_the_machine_may_have_caused_is_a_fault_of_the_environment(host: Host) -> None:
+    (host.engine.folder / "out-of-memory").touch()
+    with pytest.raises(EnvironmentFault, match="ended without an answer"):
+        World(host, "one").execute("exit")
+    with pytest.raises(EnvironmentFault, match="lost together with the engine's process"):
+        World(host, "one").execute("kill-the-engine")
+    assert World(host, "one").execute("hello")["output"] == "hello"
+
+
+@pytest.mark.parametrize(
+    ("word", "ended_by", "reason"),
+    [
+        ("complete-with-broken-databases", "state_unreadable", "no such table"),
+        ("complete-with-files-elsewhere", "process_lost", "should match pattern"),
+        ("complete-without-databases", "process_lost", "no answer"),
+        ("complete-and-hang", "process_lost", "did not answer"),
+    ],
+)
+def test_databases_on_which_no_verdict_can_be_reached_fail_the_episode(
+    host: Host, root: Path, word: str, ended_by: str, reason: str
+) -> None:
+    world = World(host, "one")
+    world.execute(word)
+    patience = impatience(host) if word.endswith("hang") else nullcontext()
+    with patience, pytest.raises(EpisodeFailed, match=reason) as caught:
+        world.verdict()
+    assert caught.value.ended_by == ended_by
+    assert host._open == [] and list(host.engine.folder.glob("world-*")) == []
+
+
+def test_a_verdict_that_fails_on_the_tasks_own_databases_too_is_a_fault_of_the_environment(
+    host: Host, root: Path
+) -> None:
+    (root / "data" / "broken").touch()
+    world = World(host, "one")
+    world.execute("complete")
+    with pytest.raises(EnvironmentFault, match="no such table"):
+        world.verdict()
 
 
 @pytest.mark.parametrize("word", ["hang", "deaf-to-all-but-kill"])
@@ -124,7 +201,7 @@ def test_code_that_does_not_stop_is_killed_with_its_descendants(host: Host, word
     world = World(host, "one")
     assert world._process is not None
     pid = world._process.pid
-    with pytest.raises(TimeLimitExceeded):
+    with impatience(host), pytest.raises(EpisodeFailed, match="did not answer"):
         world.execute(word)
     assert _gone(pid)
     members = [p for p in os.listdir("/proc") if p.isdigit() and not _gone(int(p)) and _session(int(p)) == pid]
@@ -139,13 +216,13 @@ def _session(pid: int) -> int:
         return -1
 
 
-def test_a_process_that_died_between_two_turns_is_a_fault(host: Host) -> None:
+def test_a_process_that_died_between_two_turns_fails_its_episode(host: Host) -> None:
     world = World(host, "one")
     assert world.execute("die-afterwards")["output"] == "die-afterwards"
     assert world._process is not None
     pid = world._process.pid
     assert _soon(lambda: _gone(pid))
-    with pytest.raises(ChannelFault):
+    with pytest.raises(EpisodeFailed, match="exit status 9|ended without an answer|is gone"):
         world.execute("hello")
 
 
@@ -184,7 +261,7 @@ def test_a_replay_that_hangs_is_a_fault_and_not_the_policys_failure(host: Host) 
     world.execute("hello")
     world.suspend()
     world.history[0] = "hang"
-    with pytest.raises(EnvironmentFault, match="replay of the same code"):
+    with impatience(host), pytest.raises(EnvironmentFault, match="replay of the same code"):
         world.execute("hello")
 
 
@@ -257,7 +334,8 @@ def test_code_that_had_to_be_killed_ends_the_episode_as_a_failure_of_the_policy(
 ) -> None:
     made, task = environment(settings, root)
     made.reset(task, 0)
-    result = made.step("```python\nhang\n```")
+    with impatience(host):
+        result = made.step("```python\nhang\n```")
     assert (result.done, result.reward, result.success, result.stop) == (True, 0.0, False, "environment_done")
     assert result.info["ended_by"] == "time_limit"
     with pytest.raises(EnvironmentFault, match="step before reset"):
@@ -266,15 +344,24 @@ def test_code_that_had_to_be_killed_ends_the_episode_as_a_failure_of_the_policy(
     made.close()
 
 
-def test_a_process_that_dies_is_a_fault_of_the_environment_and_never_a_reward(
+def test_code_that_ends_its_process_fails_the_episode_and_never_voids_its_reward(
     host: Host, settings: AppworldSettings, root: Path
 ) -> None:
     made, task = environment(settings, root)
     made.reset(task, 0)
-    with pytest.raises(EnvironmentFault):
-        made.step("```python\nexit\n```")
+    result = made.step("```python\nexit\n```")
+    assert (result.done, result.reward, result.success, result.stop) == (True, 0.0, False, "environment_done")
+    assert (result.info["ended_by"], result.info["completed"]) == ("process_lost", False)
     made.reset(task, 0)
     assert made.step("```python\ncomplete\n```").reward == 1.0
+    made.close()
+
+
+def test_databases_that_code_broke_fail_the_episode(host: Host, settings: AppworldSettings, root: Path) -> None:
+    made, task = environment(settings, root)
+    made.reset(task, 0)
+    result = made.step("```python\ncomplete-with-broken-databases\n```")
+    assert (result.done, result.reward, result.info["ended_by"]) == (True, 0.0, "state_unreadable")
     made.close()
 
 
@@ -306,10 +393,14 @@ def test_data_that_changed_since_they_were_prepared_are_noticed(
     made.close()
 
 
-def test_a_system_that_allows_no_isolation_is_told_from_other_faults(host: Host, root: Path) -> None:
-    (root / "data" / "no-namespaces").touch()
-    with pytest.raises(EnvironmentFault, match="cannot be isolated here .*settings.isolate: false"):
-        World(host, "one")
+def test_a_system_that_allows_no_sandbox_is_refused_before_any_episode_with_the_way_out(
+    settings: AppworldSettings, tmp_path: Path
+) -> None:
+    refusing = tmp_path / "python"
+    refusing.write_text("#!/bin/sh\necho 'unshare: Operation not permitted'\nexit 1\n")
+    refusing.chmod(0o755)
+    with pytest.raises(EnvironmentFault, match="unshare: Operation not permitted.*settings.isolate: false"):
+        AppworldEnvironment(settings.model_copy(update={"python": str(refusing), "isolate": True}))
 
 
 def test_secrets_of_our_process_do_not_reach_the_engine(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

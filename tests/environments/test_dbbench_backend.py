@@ -163,6 +163,13 @@ def test_huge_results_are_cut_and_huge_values_refused(backend: SqliteBackend) ->
     assert backend.execute("SELECT hex(zeroblob(90000000))").error_class == "limit"
 
 
+def test_a_result_of_many_long_cells_is_cut_before_it_fills_the_memory(backend: SqliteBackend) -> None:
+    cells = ", ".join(["printf('%.*c', 99000, 'x')"] * 40)
+    rows = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 500)"
+    execution = backend.execute(f"{rows} SELECT {cells} FROM r")
+    assert (len(execution.rows), execution.cut, execution.error) == (2, True, None)
+
+
 def test_a_statement_that_would_fill_the_memory_is_stopped() -> None:
     backend = _with_budget(50_000_000)
     growing = (

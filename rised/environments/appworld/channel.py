@@ -45,12 +45,12 @@ class Channel:
         except OSError as error:
             raise ChannelFault(f"is gone ({error.strerror or error})") from None
 
-    def receive(self, timeout_s: float) -> dict[str, Any]:
+    def receive(self, timeout_s: float, max_bytes: int = MAX_ANSWER_BYTES) -> dict[str, Any]:
         """The next answer's object."""
         deadline = time.monotonic() + timeout_s
         while (end := self._received.find(b"\n")) < 0:
-            if len(self._received) > MAX_ANSWER_BYTES:
-                raise ChannelFault(f"sent more than {MAX_ANSWER_BYTES} bytes without an end of line")
+            if len(self._received) > max_bytes:
+                raise ChannelFault(f"sent more than {max_bytes} bytes without an end of line")
             self._socket.settimeout(max(deadline - time.monotonic(), 1e-3))
             try:
                 chunk = self._socket.recv(1 << 20)
@@ -65,7 +65,7 @@ class Channel:
         del self._received[: end + 1]
         try:
             message = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict) or ("ok" not in message and "error" not in message):
             raise ChannelFault(f"answered what is no answer: {line[:200]!r}")

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rised.environments.appworld.channel import Channel, ChannelFault
+from rised.environments.appworld.channel import MAX_ANSWER_BYTES, Channel, ChannelFault
 from rised.environments.appworld.settings import AppworldSettings
 from rised.environments.base import EnvironmentFault
 
 ENGINE_VERSION = "0.1.3.post1"
 SERVER = Path(__file__).with_name("server")
+SANDBOX = SERVER / "confinement.py"
 DEFAULT_PYTHON = Path(__file__).resolve().parents[3] / ".venv-appworld" / "bin" / "python"
 """Where ``make appworld`` puts the interpreter."""
 _PRINTED_TAIL_BYTES = 2000
@@ -63,6 +64,33 @@ class Installation:
         assert root_text is not None
         return cls(python.absolute(), Path(root_text).resolve())
 
+    def check_sandbox(self, timeout_s: float) -> None:
+        """EnvironmentFault when this system allows no sandbox, with the reason and the way out."""
+        try:
+            tried = subprocess.run(
+                [str(self.python), "-s", str(SANDBOX)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=_passed_on(),
+                timeout=timeout_s,
+            )
+            problem = None if tried.returncode == 0 else (tried.stdout + tried.stderr).strip()[-_PRINTED_TAIL_BYTES:]
+        except (OSError, subprocess.TimeoutExpired) as error:
+            problem = str(error)
+        if problem is not None:
+            raise EnvironmentFault(
+                f"appworld: model-written code cannot be confined here ({problem}). Allow user namespaces (sysctl "
+                "user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns; containers: their seccomp "
+                "profile), or set environments.appworld.settings.isolate: false and run in a container that holds "
+                "nothing else"
+            )
+
+
+def _passed_on() -> dict[str, str]:
+    return {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+
 
 class Engine:
     """The process that has the engine loaded. It runs no world itself: episodes and verdicts are forked from it."""
@@ -72,9 +100,8 @@ class Engine:
         self._timeout_s = start_timeout_s
         self._printed = tempfile.TemporaryFile()
         ours, theirs = socket.socketpair()
-        variables = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         # One hash seed for all: iterating over a set of strings must not differ between processes.
-        variables |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "TZ": "UTC"}
+        variables = _passed_on() | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "TZ": "UTC"}
         self.folder = Path(tempfile.mkdtemp(prefix="appworld-"))
         """For the data roots of the forked processes. We remove it, or that process does if we are killed."""
         try:
@@ -114,16 +141,15 @@ class Engine:
     def pid(self) -> int:
         return self._process.pid
 
-    def fork(self, folder: Path, memory_mb: int, hidden: Path | None = None) -> EngineProcess:
+    def fork(self, folder: Path, memory_mb: int, isolate: bool = False) -> EngineProcess:
         """A process for one episode or one verdict, whose data root and home are in ``folder``.
 
-        With ``hidden`` it has no network and sees an empty folder there.
+        ``isolate``: in a sandbox, which has ``folder``'s data and its own home.
         """
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                request: dict[str, Any] = {"op": "fork", "folder": str(folder), "memory_mb": memory_mb}
-                request["hidden"] = None if hidden is None else str(hidden)
+                request = {"op": "fork", "folder": str(folder), "memory_mb": memory_mb, "isolate": isolate}
                 self._control.send(request, [theirs.fileno()])
             pid = int(self._take(self._control.receive(self._timeout_s))["pid"])
         except ChannelFault as fault:
@@ -131,15 +157,20 @@ class Engine:
             raise EnvironmentFault(f"AppWorld's engine process {self._epitaph(fault)}") from None
         return EngineProcess(self, pid, Channel(ours))
 
-    def end(self, pid: int) -> str:
-        """Kill a forked process and its descendants; says how it had ended, or "killed"."""
+    def end(self, pid: int) -> tuple[str, bool]:
+        """Kill a forked process and its descendants.
+
+        Returns how it had ended, or "killed", and whether the machine may be the cause: the engine's process is gone
+        too, or the kernel ended it and has ended processes for want of memory.
+        """
         try:
             self._control.send({"op": "kill", "pid": pid})
-            return str(self._take(self._control.receive(self._timeout_s))["ended"])
+            answer = self._take(self._control.receive(self._timeout_s))
+            return str(answer["ended"]), bool(answer["out_of_memory"])
         except ChannelFault:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
-            return "lost together with the engine's process"
+            return "lost together with the engine's process", True
 
     @property
     def alive(self) -> bool:
@@ -178,27 +209,26 @@ class EngineProcess:
         self.pid = pid
         self._channel = channel
         self._closed = False
+        self.ended, self.machine_failed = "", False
 
-    def ask(self, request: dict[str, Any], timeout_s: float) -> Any:
-        """The answer to one request. ChannelFault when the process failed, EnvironmentFault when the engine did."""
+    def ask(self, request: dict[str, Any], timeout_s: float, max_bytes: int = MAX_ANSWER_BYTES) -> Any:
+        """The answer to one request. ChannelFault when the process failed, EnvironmentFault when the machine did."""
         try:
             self._channel.send(request)
-            answer = self._channel.receive(timeout_s)
+            answer = self._channel.receive(timeout_s, max_bytes)
         except ChannelFault as fault:
-            raise type(fault)(f"AppWorld process {self.pid} {fault} ({self.close()})") from None
-        if answer.get("obstacle"):
-            raise EnvironmentFault(
-                f"AppWorld: model-written code cannot be isolated here ({answer['error']}); allow unprivileged user "
-                "namespaces, or set environments.appworld.settings.isolate: false and run inside a container"
-            )
+            self.close()
+            kind = EnvironmentFault if self.machine_failed else type(fault)
+            raise kind(f"AppWorld: an episode's process {fault} ({self.ended})") from None
         if "error" in answer:
-            raise EnvironmentFault(f"AppWorld: {answer['error']}\n{answer.get('traceback', '')}")
+            self.close()
+            raise ChannelFault(f"AppWorld: {answer['error']}\n{answer.get('traceback', '')}")
         return answer["ok"]
 
-    def close(self) -> str:
-        """End it, by force; says how it had ended."""
+    def close(self) -> None:
+        """End it, by force."""
         if self._closed:
-            return "closed"
+            return
         self._closed = True
         self._channel.close()
-        return self._engine.end(self.pid)
+        self.ended, self.machine_failed = self._engine.end(self.pid)

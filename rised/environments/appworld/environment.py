@@ -16,7 +16,8 @@
 - ``completed``: the task was declared complete
 - of the first turn: ``task_values``, quoted in the instruction, and ``difficulty``
 - of the last: ``success``, ``tests_passed``, ``tests_total``, ``tests_share``, ``missing_changes`` and
-  ``unwanted_changes`` (failed tests of either kind); or ``ended_by``: time_limit, when code had to be killed
+  ``unwanted_changes`` (failed tests of either kind); or ``ended_by``: time_limit, process_lost or state_unreadable,
+  when code broke its own episode (see ``world.EpisodeFailed``)
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from rised.environments.appworld.prompts import KILLED, NO_CODE, SYSTEM_PROMPTS, first_observation, shown_output
+from rised.environments.appworld.prompts import ENDED_BY, NO_CODE, SYSTEM_PROMPTS, first_observation, shown_output
 from rised.environments.appworld.replies import read_reply
 from rised.environments.appworld.settings import AppworldSettings
 from rised.environments.appworld.tasks import task_hash
-from rised.environments.appworld.world import TimeLimitExceeded, World, acquire_host, release_host
+from rised.environments.appworld.world import EpisodeFailed, World, acquire_host, release_host
 from rised.environments.base import EnvironmentFault, StepResult, Task
 
 MAX_LOGGED_CODE = 8_000
+MAX_LOGGED_ERROR = 300
 SILENT_OUTPUT = "Execution successful."
 """What the engine says of code that ran and printed nothing."""
 _QUOTED = re.compile(r"(?<!\w)'([^'\n]+)'(?!\w)|\"([^\"\n]+)\"")
@@ -93,25 +95,32 @@ class AppworldEnvironment:
         info["code"] = reply.code[:MAX_LOGGED_CODE]
         try:
             answer = world.execute(reply.code)
-        except TimeLimitExceeded:
-            # The policy's own doing: code that runs on after its interruption can only be written on purpose.
-            self._leave()
-            info |= {"error_type": "Killed", "error": KILLED, "calls": [], "call_count": 0, "printed": False}
-            info |= {"output_chars": 0, "output_cut": False, "unknown_api": None}
-            info |= {"success": False, "ended_by": "time_limit"}
-            return StepResult(KILLED, True, reply.code, False, 0.0, False, "environment_done", info)
+            info |= _log(answer)
+            if answer["completed"]:
+                verdict = world.verdict()
+        except EpisodeFailed as failure:
+            # The policy's own doing: an environment's fault would void the reward at the policy's will.
+            self._world = None
+            return self._failed(reply.code, info, failure)
         except BaseException:
             self._world = None
             raise
-        info |= _log(answer)
         observation, valid = shown_output(answer), answer["error_type"] is None
         if not answer["completed"]:
             return StepResult(observation, False, reply.code, valid, info=info)
         self._world = None
-        verdict = world.verdict()
         info |= verdict | {"tests_share": verdict["tests_passed"] / max(verdict["tests_total"], 1)}
         success = bool(verdict["success"])
         return StepResult(observation, True, reply.code, valid, float(success), success, "environment_done", info)
+
+    @staticmethod
+    def _failed(code: str, info: dict[str, Any], failure: EpisodeFailed) -> StepResult:
+        """The end of an episode whose code broke it: reward 0."""
+        observation = ENDED_BY[failure.ended_by]
+        info |= {"error_type": "Killed", "error": str(failure)[:MAX_LOGGED_ERROR], "unknown_api": None}
+        info |= {"calls": [], "call_count": 0, "printed": False, "output_chars": 0, "output_cut": False}
+        info |= {"completed": False, "success": False, "ended_by": failure.ended_by}
+        return StepResult(observation, True, code, False, 0.0, False, "environment_done", info)
 
     def expert(self, seed: int, noise: float) -> Iterator[str]:
         """There is none: AppWorld's solutions belong to its data, which are not ours to hand on."""

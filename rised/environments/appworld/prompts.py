@@ -9,7 +9,11 @@ from typing import Any
 
 CUT_MARK = "\n[OUTPUT CUT: {shown} of {total} characters shown]"
 NO_CODE = "Nothing was executed: {problem}. Reply with one block of code:\n```python\n# your code\n```"
-KILLED = "The code did not stop in time and was killed. The task is over."
+ENDED_BY = {
+    "time_limit": "The code did not stop in time and was killed. The task is over.",
+    "process_lost": "The code broke its own process. The task is over.",
+    "state_unreadable": "The code broke the databases of the apps. The task is over.",
+}
 
 FULL_SYSTEM = """You are an assistant that carries out tasks for a person, your supervisor, on apps such as mail, \
 music, notes, payments and shopping. You act by writing Python code, in several turns, without asking anyone back.

@@ -44,10 +44,12 @@ class AppworldSettings(Settings):
     api_calls_per_turn: int = strict(1000, ge=1, description="API calls that one piece of code may make [published]")
     random_seed: int = strict(100, description="seed of the engine's random numbers [published]")
     isolate: bool = operational(
-        True, description="run code without network and without sight of other tasks and solutions (Linux namespaces)"
+        True,
+        description="run code in a sandbox without network, your files and other processes (Linux namespaces); false: "
+        "only in a container that holds nothing else",
     )
     memory_mb: int = operational(
-        2048, ge=256, description="address space in MiB that an episode's process may add to the engine's"
+        2048, ge=256, description="address space in MiB that a process of an episode may add to the engine's"
     )
     processes: int = operational(
         64, ge=1, description="open worlds per environment worker, about 80 MB each; further ones take turns by replay"

@@ -14,7 +14,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from rised.environments.appworld.channel import ChannelSilent
+from rised.environments.appworld.answers import MAX_LOG_BYTES, MAX_STATE_BYTES, read_execution, read_state
+from rised.environments.appworld.channel import ChannelFault, ChannelSilent
 from rised.environments.appworld.engine import Engine, EngineProcess, Installation
 from rised.environments.appworld.settings import AppworldSettings
 from rised.environments.base import EnvironmentFault
@@ -23,15 +24,21 @@ _MAX_INTERACTIONS = 1000
 """The engine's own limit of executions in one world."""
 
 
-class TimeLimitExceeded(Exception):
-    """The code ignored its interruption and was killed together with its world."""
+class EpisodeFailed(Exception):
+    """The policy's code ended its own episode. ``ended_by``: time_limit (it ignored its interruption and was killed),
+    process_lost (its process ended, or answered what the engine would not) or state_unreadable (it left databases
+    on which no verdict can be reached, although one can on the task's own)."""
+
+    def __init__(self, ended_by: str, reason: str) -> None:
+        super().__init__(reason)
+        self.ended_by = ended_by
 
 
 class Workspace:
-    """A data root of one world: the engine's data by links, the task by copies, the episode's outputs, a home.
+    """A data root of one world: the engine's data by links, the task by copies, and a home.
 
-    The task's ground truth is not there before a verdict is due. The links tell where the data really are: it is the
-    isolation of the process that keeps code which looks for solutions from finding them there.
+    The task's ground truth is not there before a verdict is due. A sandbox has the data and nothing else of this
+    folder. Without one, the links tell where the data really are, solutions included.
     """
 
     def __init__(self, parent: Path, root: Path, task_id: str | None) -> None:
@@ -53,7 +60,7 @@ class Workspace:
     def reveal_ground_truth(self) -> None:
         assert self._task_id is not None
         truth = Path("data") / "tasks" / self._task_id / "ground_truth"
-        (self.folder / truth).symlink_to(self._root / truth)
+        shutil.copytree(self._root / truth, self.folder / truth)
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -65,6 +72,8 @@ class Host:
     def __init__(self, settings: AppworldSettings) -> None:
         self.settings = settings
         self.installation = Installation.find(settings)
+        if settings.isolate:
+            self.installation.check_sandbox(settings.start_timeout_s)
         self._engine: Engine | None = None
         self._open: list[World] = []
         self.users = 0
@@ -133,7 +142,7 @@ class World:
         self.opening = self._start()
 
     def execute(self, code: str) -> dict[str, Any]:
-        """The engine's answer (see ``server``). TimeLimitExceeded when the code had to be killed."""
+        """The engine's answer (see ``server``). EpisodeFailed when the code breaks its world."""
         process = self._running()
         answer = self._execute(process, code)
         self.history.append(code)
@@ -141,20 +150,47 @@ class World:
         return answer
 
     def verdict(self) -> dict[str, Any]:
-        """The engine's tests on the world as it stands, in a process that has run no code. Ends the world."""
-        self._running()
-        self._end_process()
+        """The engine's tests on the databases that the episode leaves, in a process that has run no code.
+
+        Ends the world. EpisodeFailed when the code broke its process or the databases.
+        """
+        settings = self._host.settings
+        try:
+            process = self._running()
+            try:
+                state = read_state(process.ask({"op": "state"}, settings.kill_after_s, MAX_STATE_BYTES))
+            except ChannelFault as fault:
+                raise EpisodeFailed("process_lost", str(fault)) from None
+            self._end_process()
+            try:
+                return self._evaluate(state)
+            except ChannelFault as fault:
+                reason = str(fault)
+        finally:
+            self.close()
+        World(self._host, self._task_id).evaluate_untouched()
+        raise EpisodeFailed("state_unreadable", reason)
+
+    def evaluate_untouched(self) -> None:
+        """Reach a verdict on the task's own databases. ChannelFault when the engine cannot."""
+        try:
+            state = self._running().ask({"op": "state"}, self._host.settings.start_timeout_s)
+            self._end_process()
+            self._evaluate(state)
+        finally:
+            self.close()
+
+    def _evaluate(self, state: dict[str, str]) -> dict[str, Any]:
         workspace, settings = self._workspace, self._host.settings
         assert workspace is not None
         workspace.reveal_ground_truth()
-        process = self._host.engine.fork(workspace.folder, settings.memory_mb)
+        process = self._host.engine.fork(workspace.folder, settings.memory_mb, settings.isolate)
         try:
-            request = {"op": "evaluate", "task": self._task_id, "episode": self._episode}
-            verdict: dict[str, Any] = process.ask(request, settings.start_timeout_s)
+            request = {"op": "evaluate", "task": self._task_id, "episode": self._episode, "state": state}
+            verdict: dict[str, Any] = process.ask(request, settings.execute_timeout_s + settings.kill_after_s)
             return verdict
         finally:
             process.close()
-            self.close()
 
     def suspend(self) -> None:
         """Give up the process; the next use builds the world again."""
@@ -176,7 +212,7 @@ class World:
         for code, expected in zip(self.history, self._outputs, strict=True):
             try:
                 same = _fingerprint(self._execute(self._process, code)) == expected
-            except TimeLimitExceeded:
+            except EpisodeFailed:
                 same = False
             if not same:
                 self.close()
@@ -188,8 +224,7 @@ class World:
         try:
             engine = host.engine
             self._workspace = Workspace(engine.folder, host.installation.root, self._task_id)
-            hidden = host.installation.root / "data" / "tasks" if settings.isolate else None
-            self._process = engine.fork(self._workspace.folder, settings.memory_mb, hidden)
+            self._process = engine.fork(self._workspace.folder, settings.memory_mb, settings.isolate)
             self._episode = f"episode-{uuid.uuid4().hex}"
             request = {
                 "op": "open",
@@ -209,16 +244,18 @@ class World:
 
     def _execute(self, process: EngineProcess, code: str) -> dict[str, Any]:
         settings = self._host.settings
+        timeout_s = settings.execute_timeout_s + settings.kill_after_s
+        max_bytes = MAX_LOG_BYTES + 12 * settings.output_limit_chars  # a character is two escapes of six at most
         try:
-            timeout_s = settings.execute_timeout_s + settings.kill_after_s
-            answer: dict[str, Any] = process.ask({"op": "execute", "code": code}, timeout_s)
-        except ChannelSilent:
+            answer = process.ask({"op": "execute", "code": code}, timeout_s, max_bytes)
+            return read_execution(answer, settings.output_limit_chars)
+        except BaseException as error:
             self.close()
-            raise TimeLimitExceeded from None
-        except BaseException:
-            self.close()
+            if isinstance(error, ChannelSilent):
+                raise EpisodeFailed("time_limit", str(error)) from None
+            if isinstance(error, ChannelFault):
+                raise EpisodeFailed("process_lost", str(error)) from None
             raise
-        return answer
 
     def _end_process(self) -> None:
         if self._process is not None:

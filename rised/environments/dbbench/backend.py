@@ -74,6 +74,8 @@ _FULL_DATABASES = 64
 _PAGE_BYTES = 4_096
 _MAX_PAGES = _MAX_HEAP_BYTES // (2 * _FULL_DATABASES * _PAGE_BYTES)
 _MAX_CONTENT_ROWS = 100_000
+_MAX_RESULT_CHARS = 10_000_000
+"""Of the cells of one result: rows of many long cells would take gigabytes that SQLite's limits do not count."""
 _HARMLESS_PRAGMAS = {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "database_list"}
 _DENIED_FUNCTIONS = {"load_extension", "random", "randomblob", "current_timestamp", "current_date", "current_time"}
 _CLOCK = re.compile(r"'\s*now\s*'|\b(?:date|time|datetime|julianday|unixepoch|strftime)\s*\(\s*\)", re.IGNORECASE)
@@ -178,14 +180,14 @@ class SqliteBackend:
         before = connection.total_changes
         try:
             cursor = connection.execute(sql)
-            rows = cursor.fetchmany(self._max_rows + 1)
+            rows, cut = _fetch(cursor, self._max_rows)
             cursor.close()
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as error:
             return _failure(error)
         return Execution(
-            rows=tuple(rows[: self._max_rows]),
+            rows=tuple(rows),
             changed=connection.total_changes - before,
-            cut=len(rows) > self._max_rows,
+            cut=cut,
         )
 
     def contents(self, table: Table) -> list[tuple[str | None, ...]] | None:
@@ -208,6 +210,18 @@ class SqliteBackend:
         if self._connection is None:
             raise EnvironmentFault("DBBench: no database is open; call reset before step")
         return self._connection
+
+
+def _fetch(cursor: sqlite3.Cursor, max_rows: int) -> tuple[list[tuple[Cell, ...]], bool]:
+    """The first rows within the limits, and whether there are more."""
+    rows: list[tuple[Cell, ...]] = []
+    chars = 0
+    for row in cursor:
+        chars += sum(len(cell) for cell in row if isinstance(cell, str | bytes))
+        if len(rows) == max_rows or chars > _MAX_RESULT_CHARS:
+            return rows, True
+        rows.append(row)
+    return rows, False
 
 
 def cell_text(cell: Cell) -> str:

@@ -7,7 +7,8 @@ is reached. Descriptor 0 is the control socket of the first process; a forked on
 messages are lines of JSON; what anything prints goes elsewhere.
 
 Requests on the control socket: ``fork`` (with a descriptor), ``kill``. Requests on an episode's socket: ``tasks``,
-``open``, ``execute``, ``evaluate``. Every request gets one answer, ``{"ok": …}`` or ``{"error": …, "traceback": …}``.
+``open``, ``execute``, ``state``, ``evaluate``. Every request gets one answer, ``{"ok": …}`` or
+``{"error": …, "traceback": …}``.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ import sys
 import traceback
 from typing import Any
 
-from confinement import confine, isolate
+from confinement import fork_confined, limit, set_variables
 from episode import Episode
 
-MAX_REQUEST_BYTES = 4_000_000
+MAX_REQUEST_BYTES = 64_000_000
+MAX_CONTROL_BYTES = 1 << 16
 _write, _read, _dumps, _loads = os.write, os.read, json.dumps, json.loads
+_getpid, _kill, _waitpid, _exit = os.getpid, os.kill, os.waitpid, os._exit
 """Kept aside: the engine replaces functions of ``os`` and ``json`` while the code of a policy runs."""
 
 
@@ -59,35 +62,57 @@ def failure(error: BaseException) -> dict[str, Any]:
     return {"error": f"{type(error).__name__}: {error}", "traceback": text[-4000:]}
 
 
-def serve_episode(descriptor: int, folder: str, memory_mb: int, hidden: str | None) -> None:
-    """Answer requests until the other side is gone. What keeps the process from being confined answers them all."""
+def serve_episode(descriptor: int) -> None:
+    """Answer requests until the other side is gone."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(null, standard)
-    lines, episode = Lines(descriptor), Episode()
-    obstacle: dict[str, Any] | None = None
-    try:
-        if hidden is not None:
-            isolate(hidden)
-        confine(folder, memory_mb)
-    except OSError as error:
-        obstacle = failure(error) | {"obstacle": True}
+    lines, episode, server = Lines(descriptor), Episode(), _getpid()
     operations = {
         "tasks": episode.tasks,
         "open": episode.open,
         "execute": episode.execute,
+        "state": episode.state,
         "evaluate": episode.evaluate,
     }
     while (request := lines.read()) is not None:
-        if obstacle is not None:
-            lines.write(obstacle)
-            continue
         try:
             answer = {"ok": operations[request["op"]](request)}
         except Exception as error:
             answer = failure(error)
+        if _getpid() != server:
+            _exit(0)  # code has forked, and this is the fork
+        if server == 1:
+            end_all_others()
         lines.write(answer)
+
+
+def end_all_others() -> None:
+    """End what code has started: all processes of the PID namespace whose first process this is."""
+    try:
+        _kill(-1, signal.SIGKILL)
+        while True:
+            _waitpid(-1, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
+
+
+def fork(descriptor: int, request: dict[str, Any]) -> int:
+    """A process that serves on ``descriptor``, in a sandbox or only with limits; returns its pid."""
+
+    def serve() -> None:
+        try:
+            serve_episode(descriptor)
+        except BaseException:
+            os._exit(1)
+
+    if request["isolate"]:
+        return fork_confined(serve, request["folder"], request["memory_mb"], descriptor)
+    pid = os.fork()
+    if pid == 0:
+        limit(request["memory_mb"], descriptor)
+        set_variables(request["folder"])
+        serve()
+        os._exit(0)
+    return pid
 
 
 def load_engine() -> str:
@@ -107,11 +132,20 @@ def load_engine() -> str:
     return str(appworld.__version__)
 
 
-def kill(pid: int, children: set[int]) -> str:
-    """End a child and its descendants; says how it ended."""
+def out_of_memory_kills() -> int:
+    """How many processes the kernel has ended for want of memory since it was started; 0 if it does not say."""
+    try:
+        with open("/proc/vmstat") as counters:
+            return next((int(line.split()[1]) for line in counters if line.startswith("oom_kill ")), 0)
+    except OSError:
+        return 0
+
+
+def kill(pid: int, children: dict[int, int]) -> dict[str, Any]:
+    """End a child and its descendants; says how it ended, and whether memory may have run out on the machine."""
     if pid not in children:
-        return "unknown"
-    children.discard(pid)
+        return {"ended": "unknown", "out_of_memory": False}
+    kills_before = children.pop(pid)
     ended, status = os.waitpid(pid, os.WNOHANG)
     try:
         os.killpg(pid, signal.SIGKILL)
@@ -119,23 +153,12 @@ def kill(pid: int, children: set[int]) -> str:
         pass
     if ended:
         code = os.waitstatus_to_exitcode(status)
-        return f"signal {-code}" if code < 0 else f"exit status {code}"
+        how = f"signal {-code}" if code < 0 else f"exit status {code}"
+        return {"ended": how, "out_of_memory": code == -signal.SIGKILL and out_of_memory_kills() > kills_before}
     # Before it has a session of its own, the child is not yet the leader of a group.
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    return "killed"
-
-
-def become_episode(descriptor: int, request: dict[str, Any]) -> None:
-    """The forked side; never returns."""
-    code = 1
-    try:
-        serve_episode(descriptor, request["folder"], request["memory_mb"], request["hidden"])
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+    return {"ended": "killed", "out_of_memory": False}
 
 
 def main() -> int:
@@ -156,22 +179,20 @@ def main() -> int:
 
 def serve_control(control: socket.socket, lines: Lines) -> None:
     lines.write({"ok": {"version": load_engine(), "python": sys.version.split()[0]}})
-    children: set[int] = set()
+    children: dict[int, int] = {}
     while True:
-        data, descriptors, _, _ = socket.recv_fds(control, MAX_REQUEST_BYTES, 1)
+        data, descriptors, _, _ = socket.recv_fds(control, MAX_CONTROL_BYTES, 1)
         if not data:
             break
         request = _loads(data)
         try:
             if request["op"] == "fork":
-                pid = os.fork()
-                if pid == 0:
-                    control.close()
-                    become_episode(descriptors[0], request)
-                children.add(pid)
+                kills_before = out_of_memory_kills()
+                pid = fork(descriptors[0], request)
+                children[pid] = kills_before
                 answer: dict[str, Any] = {"ok": {"pid": pid}}
             else:
-                answer = {"ok": {"ended": kill(request["pid"], children)}}
+                answer = {"ok": kill(request["pid"], children)}
         except Exception as error:
             answer = failure(error)
         finally:

@@ -5,14 +5,18 @@ Imports the ``appworld`` package and the standard library; it is found beside ``
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import shutil
 import signal
+from collections.abc import Iterable
 from typing import Any
 
 MAX_LOGGED_CALLS = 64
 MAX_LOGGED_TEXT = 300
 MAX_SEEN_IDS = 100_000
+_MAX_LOGGED_NUMBER = 2**63
 _STATUS = re.compile(r"Response status code is (\d+)")
 _SYNTAX_ERROR = "Execution failed. Traceback:\nSyntax error in line:"
 _FAILED = "Execution failed. Traceback:\n"
@@ -30,6 +34,7 @@ class Episode:
         self._logging = False
         self._cell: Any = None
         self._seen_ids: set[str] = set()
+        self._task = self._episode = ""
 
     def tasks(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """Ids and difficulties of a data set, in its own order. ``difficulties`` null: all."""
@@ -66,6 +71,7 @@ class Episode:
             max_api_calls_per_interaction=request["max_api_calls"],
         )
         self._world = world
+        self._task, self._episode = request["task"], request["episode"]
         self._watch(world)
         supervisor = world.task.supervisor
         return {
@@ -76,10 +82,16 @@ class Episode:
         }
 
     def _watch(self, world: Any) -> None:
-        """Log every call of an API and keep the result of every cell; neither changes what the code sees."""
+        """Log every call of an API and keep the result of every cell; neither changes what the code sees.
+
+        Calls with text that no database can store are refused: the engine would fail at every later turn. Its own
+        logs would too, and nothing reads them.
+        """
         request, run_cell = world.requester._request, world._shell_run_cell
 
         def logged_request(_app_name: str, _api_name: str, **data: Any) -> Any:
+            for name, value in data.items():
+                _check_text(name, value)
             if not self._logging or _app_name in _INFRASTRUCTURE:
                 return request(_app_name=_app_name, _api_name=_api_name, **data)
             entry = self._describe(_app_name, _api_name, data)
@@ -104,6 +116,7 @@ class Episode:
 
         world.requester._request = logged_request
         world._shell_run_cell = kept_cell
+        world.save_logs = lambda: None
 
     def _describe(self, app: str, api: str, data: dict[str, Any]) -> dict[str, Any]:
         """What is called with which parameters; values stay out, but for paging and looked-up documentation."""
@@ -113,14 +126,14 @@ class Episode:
         document = _get_api_name_to_doc(app, include_private_apis=True).get(api)
         parameters = {p["name"]: p for p in document["parameters"]} if document else {}
         entry: dict[str, Any] = {
-            "app": app,
-            "api": api,
+            "app": app[:MAX_LOGGED_TEXT],
+            "api": api[:MAX_LOGGED_TEXT],
             "method": document["method"].lower() if document else None,
             "status": None,
-            "unknown_parameters": sorted(set(given) - set(parameters)) if document else [],
+            "unknown_parameters": _names(set(given) - set(parameters)) if document else [],
             "needs_token": bool(parameters.get("access_token", {}).get("required")),
             "has_token": given.get("access_token") is not None,
-            "unseen_ids": sorted(
+            "unseen_ids": _names(
                 name
                 for name, value in given.items()
                 if name.endswith("_id") and name in parameters and str(value) not in self._seen_ids
@@ -200,12 +213,30 @@ class Episode:
         text = str(getattr(error, "detail", None) or error)
         return ("TimeoutError" if "timed out after" in text else type(error).__name__), text
 
+    def state(self, request: dict[str, Any]) -> dict[str, str]:
+        """The databases that the engine saved after the last execution, as changes to those of the task: name -> text.
+
+        They leave the process through its socket, since nothing in a sandbox's file tree outlives it.
+        """
+        folder = _databases(self._task, self._episode)
+        state = {}
+        for name in sorted(os.listdir(folder)):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                state[name] = file.read()
+        return state
+
     def evaluate(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The engine's verdict on the state that an episode has left on disk."""
+        """The engine's verdict on ``state``, which an episode has left."""
         from appworld import evaluate_task
 
         if self._world is not None:
             raise RuntimeError("a verdict is reached in a process that has run no code; fork another")
+        folder = _databases(request["task"], request["episode"])
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        for name, text in request["state"].items():
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                file.write(text)
         tests = evaluate_task(task_id=request["task"], experiment_name=request["episode"])
         success = tests.success() if callable(tests.success) else tests.success
         total = tests.num_tests() if callable(tests.num_tests) else tests.num_tests
@@ -219,8 +250,35 @@ class Episode:
         }
 
 
+def _databases(task: str, episode: str) -> str:
+    """Folder where the engine saves the databases of an episode."""
+    from appworld.common.path_store import path_store
+
+    return os.path.join(path_store.experiment_outputs, episode, "tasks", task, "dbs")
+
+
+def _check_text(name: str, value: Any) -> None:
+    """ValueError for a lone surrogate anywhere in an argument."""
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(f"argument {name}: {error}") from None
+    elif isinstance(value, dict):
+        for item in value.items():
+            _check_text(name, item)
+    elif isinstance(value, list | tuple | set):
+        for item in value:
+            _check_text(name, item)
+
+
+def _names(names: Iterable[str]) -> list[str]:
+    return sorted(name[:MAX_LOGGED_TEXT] for name in names)[:MAX_LOGGED_CALLS]
+
+
 def _whole(value: Any) -> int | None:
     try:
-        return int(value)
-    except (TypeError, ValueError):
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return number if abs(number) < _MAX_LOGGED_NUMBER else None
