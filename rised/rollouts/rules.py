@@ -8,9 +8,10 @@ from rised.environments.base import StepResult
 from rised.environments.pool import EpisodeFault
 from rised.models.errors import ModelError
 from rised.models.protocols import Generated
+from rised.records.text import storable
 from rised.records.types import StopReason
 from rised.rollouts.collection import CollectionRequest
-from rised.rollouts.episode import Episode
+from rised.rollouts.episode import Episode, storable_result
 
 
 class EpisodeRules:
@@ -30,11 +31,14 @@ class EpisodeRules:
 
     def begin(self, episode: Episode, instructions: str, observation: str | EpisodeFault) -> None:
         """Take the environment's first answer."""
-        episode.system_prompt = episode.plan.system_prompt(instructions)
+        system_prompt = episode.plan.system_prompt(instructions)
+        episode.system_prompt = storable(system_prompt)
         if isinstance(observation, EpisodeFault):
             episode.stop(StopReason.ENVIRONMENT_ERROR)
-        else:
-            episode.add_prompt(self._rendering.start(episode.system_prompt, observation), observation)
+            return
+        text = storable(observation)
+        episode.text_replaced = (text, episode.system_prompt) != (observation, system_prompt)
+        episode.add_prompt(self._rendering.start(episode.system_prompt, text), text)
 
     def reply_limit(self, episode: Episode) -> int:
         """Tokens that the next reply may have; below 1 the episode ends here."""
@@ -71,6 +75,7 @@ class EpisodeRules:
 
     def take_result(self, episode: Episode, result: StepResult) -> None:
         """Append what the environment answered to an action."""
+        result = storable_result(result)
         episode.add_result(result)
         if not episode.live:
             return
