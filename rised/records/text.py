@@ -13,6 +13,8 @@ Value = TypeVar("Value")
 
 TEXT_REPLACED = "text_replaced"
 """Key in the log of a turn (``Turn.info``) whose texts held a lone surrogate; its value is True."""
+UNDECODABLE_IDS = "undecodable_ids"
+"""Key in the log of a turn: how many of its sampled token ids the tokenizer has no text for; absent where none."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _ESCAPES = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u([dD][89a-fA-F]..)|\\.")

@@ -13,7 +13,7 @@ import numpy as np
 from rised.environments.base import EnvironmentFault, StepResult
 from rised.models.protocols import Generated
 from rised.models.randomness import episode_uniforms
-from rised.records.text import TEXT_REPLACED, storable
+from rised.records.text import TEXT_REPLACED, UNDECODABLE_IDS, storable
 from rised.records.types import Rollout, StopReason, Turn
 from rised.rollouts.plans import EpisodePlan
 
@@ -39,6 +39,8 @@ class Episode:
         self.system_prompt = ""
         self.text_replaced = False
         """Whether the system prompt or the first observation held a lone surrogate."""
+        self.undecodable = 0
+        """Token ids of the last reply that the tokenizer does not know."""
         self.stop_reason: StopReason | None = None
         self._reward: float | None = None
         self._success: bool | None = None
@@ -78,7 +80,9 @@ class Episode:
     def add_result(self, result: StepResult) -> None:
         """Complete the turn with what the environment answered."""
         start, end = self._reply_span
-        first = {TEXT_REPLACED: True} if self.text_replaced and not self.turns else {}
+        noted = {UNDECODABLE_IDS: self.undecodable} if self.undecodable else {}
+        if self.text_replaced and not self.turns:
+            noted[TEXT_REPLACED] = True
         self.turns.append(
             Turn(
                 observation=self.observation,
@@ -88,7 +92,7 @@ class Episode:
                 action_start=start,
                 action_end=end,
                 truncated=not self._reply.ended,
-                info=result.info | first,
+                info=result.info | noted,
             )
         )
         self.observation = result.observation

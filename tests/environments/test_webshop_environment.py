@@ -105,7 +105,7 @@ def test_a_panel_depends_on_its_seed_only_and_survives_json(compact: WebshopSett
 
 
 def test_too_many_tasks_are_refused_with_the_number_that_there_is(compact: WebshopSettings) -> None:
-    with pytest.raises(EnvironmentFault, match="401 validation tasks .* give 400"):
+    with pytest.raises(EnvironmentFault, match="401 validation tasks .* give 400. .* human and .* synthetic"):
         prepare(compact, "validation", 401, seed=0)
 
 
@@ -306,6 +306,11 @@ def test_the_original_files_load_through_the_same_code(shared_dir: Path, tmp_pat
     environment = WebshopEnvironment(settings)
     solved = [_play(environment, task, 0, 0.0)[1] for task in validation[:30]]
     assert all(result.success for result in solved)
+    human = settings.model_copy(
+        update={"goal_kind": "human", "human_goals_file": str(data / "webshop_items_human_ins_13.partial.json")}
+    )
+    with pytest.raises(EnvironmentFault, match="files hold 13 human and 6910 synthetic .* goal_kind .* train_range"):
+        prepare(human, "train", 50, seed=0)
 
 
 def test_a_worker_needs_no_spacy(compact: WebshopSettings, tasks: list[Task]) -> None:

@@ -350,3 +350,12 @@ def test_half_a_character_in_an_observation_is_replaced_and_noted_and_costs_no_e
     assert rollouts[0].turns[0].observation.endswith(" a\ufffdb")
     assert rollouts[1].turns[1].observation == "say digits a\ufffdb"
     to_table(rollouts)
+
+
+def test_sampled_ids_without_a_text_are_counted_and_kept(pool: EnvironmentPool) -> None:
+    beyond = len(NANO.tokenizer)
+    replies = [[beyond, *reply("x")], reply("x"), [beyond + 3, beyond, *reply("x")], reply("x"), reply("x")]
+    rollout = script(pool, replies)
+    check_invariants(rollout, NANO)
+    assert [turn.info.get("undecodable_ids") for turn in rollout.turns] == [1, None, 2, None, None]
+    assert rollout.token_ids.count(beyond) == 2
