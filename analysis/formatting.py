@@ -20,6 +20,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.statistics import Interval, MeanStd
+from rised.records.text import printable
 
 MISSING = "–"
 """A value that does not exist: not run, or not printed by the paper. Never a zero."""
@@ -312,4 +313,5 @@ def _minus(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.splitlines())
+    """One line without control characters, which stop LaTeX and steer terminals."""
+    return printable(" ".join(text.splitlines()))

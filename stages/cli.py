@@ -13,6 +13,7 @@ from rised.learner.errors import LearnerError
 from rised.methods.errors import MethodError
 from rised.models.errors import ModelError
 from rised.records.errors import RecordError
+from rised.records.text import printable
 from rised.rubrics.base import RubricError
 
 READERS_ERRORS = (ConfigError, RecordError, EnvironmentFault, MethodError, LearnerError, ModelError, RubricError)
@@ -53,10 +54,11 @@ def run_stage(main: Callable[[], None]) -> None:
     try:
         main()
     except READERS_ERRORS as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        print(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
+        said = f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
+        print(f"error: {printable(said)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the last committed step", file=sys.stderr)

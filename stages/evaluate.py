@@ -11,6 +11,7 @@ with one committed step: the validation rollouts and their pass rates. The train
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,8 +22,16 @@ from rised.experiment import RunSettings
 from rised.records.commit import RunDirectory
 from rised.records.layout import MANIFESTS
 from rised.records.schemas import to_table
+from rised.rollouts.rules import refuse_long_prompts
 from stages.cli import run_stage, stage_parser
-from stages.loop import VALIDATION, validation_metrics, validation_plans, validation_rollout
+from stages.loop import (
+    VALIDATION,
+    probes,
+    token_limit_warnings,
+    validation_metrics,
+    validation_plans,
+    validation_rollout,
+)
 from stages.progress import rates
 from stages.provenance import refuse_other_basis, validation_basis
 from stages.ranks import Ranks
@@ -70,6 +79,7 @@ def drive(config: RunSettings, tasks: Sequence[Task], out: Path, ranks: Ranks) -
         panels = {name: panel(tasks, name, VALIDATION) for name in config.environments}
         plans = validation_plans(config, panels, 0, f"{config.experiment}/warm_start")
         with WorkerGroup(config, ranks) as workers, run.step(0, expected={VALIDATION: len(plans)}) as step:
+            refuse_long_prompts(workers.prompt_tokens(probes(panels)), config.rollout)
             rollouts, timings = workers.collect(plans, validation_rollout(config), _print_progress)
             metrics = validation_metrics(rollouts, 0)
             step.write(VALIDATION, to_table(rollouts, "rollouts"))
@@ -77,6 +87,8 @@ def drive(config: RunSettings, tasks: Sequence[Task], out: Path, ranks: Ranks) -
             step.commit({"basis": basis})
         run.write_config(dump(config))
         run.finish(0)
+    for warning in token_limit_warnings(rollouts, config.rollout.max_episode_tokens):
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
     found = {m.name.removeprefix("validation/success/"): m.value for m in metrics if "/success/" in m.name}
     print(
         f"{len(rollouts)} episodes in {timings.wall_s:.0f} s "

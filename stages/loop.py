@@ -15,6 +15,7 @@ from rised.environments.base import Task
 from rised.environments.discovery import get
 from rised.experiment import RunConfig, RunSettings
 from rised.methods.base import PromptGroup
+from rised.records.text import UNDECODABLE_IDS
 from rised.records.types import Metric, Rollout, StopReason, Tag, TagStatus
 from rised.rollouts.oversampling import is_spare
 from rised.rollouts.plans import EpisodePlan
@@ -24,6 +25,8 @@ from rised.rubrics.vocabulary import Vocabulary
 from rised.statistics.pass_rates import mean_over_tasks
 
 TRAIN, VALIDATION = "train", "validation"
+PROBED = 4
+"""Tasks of a panel whose prompts are measured before anything is generated."""
 
 
 def quotas(total: int, environments: Sequence[str], step: int) -> dict[str, int]:
@@ -124,9 +127,34 @@ def validation_plans(
     ]
 
 
+def probes(*panels: Mapping[str, Sequence[Task]]) -> list[Task]:
+    """Up to ``PROBED`` tasks of each environment and panel, spread over it: to measure prompts before a collection."""
+    return [task for panel in panels for tasks in panel.values() for task in tasks[:: math.ceil(len(tasks) / PROBED)]]
+
+
 def validation_rollout(config: RunSettings) -> RolloutSettings:
     """The rollout settings with the temperature of validation."""
     return config.rollout.model_copy(update={"temperature": config.validation.temperature})
+
+
+def token_limit_warnings(rollouts: Sequence[Rollout], limit: int) -> list[str]:
+    """A sentence for each environment all of whose episodes, or some of whose prompts, ran into the token limit."""
+    found = []
+    for name in dict.fromkeys(r.environment for r in rollouts):
+        mine = [r for r in rollouts if r.environment == name]
+        cut = [r for r in mine if r.stop_reason is StopReason.EPISODE_TOKEN_LIMIT]
+        unbegun = [len(r.token_ids) for r in cut if not r.turns]
+        if len(cut) == len(mine):
+            found.append(
+                f"all {len(mine)} episodes of {name} ended by the token limit, none by itself: raise "
+                f"rollout.max_episode_tokens (now {limit}), or lower rollout.max_new_tokens_per_turn"
+            )
+        elif unbegun:
+            found.append(
+                f"{len(unbegun)} of {len(mine)} episodes of {name} had no room for a reply: their prompts have up to "
+                f"{max(unbegun)} tokens, rollout.max_episode_tokens is {limit}"
+            )
+    return found
 
 
 def prompt_groups(rollouts: Sequence[Rollout], tags: Sequence[Tag]) -> list[PromptGroup]:
@@ -157,6 +185,7 @@ def rollout_metrics(rollouts: Sequence[Rollout], tags: Sequence[Tag], step: int)
         metrics.append(Metric(step, f"rollout/turns/{name}", _mean([len(r.turns) for r in mine]), "count"))
         metrics.append(Metric(step, f"rollout/truncated/{name}", float(_truncated(mine)), "count"))
     metrics.append(Metric(step, "rollout/count", float(len(rollouts)), "count"))
+    metrics += _undecodable("rollout", rollouts, step)
     metrics.append(Metric(step, "rollout/invalid", float(sum(not r.reward_valid for r in rollouts)), "count"))
     metrics.append(Metric(step, "rollout/tokens", float(sum(len(r.token_ids) for r in rollouts)), "tokens"))
     metrics.append(Metric(step, "rollout/generated_tokens", float(sum(sum(r.policy_mask) for r in rollouts)), "tokens"))
@@ -188,10 +217,17 @@ def validation_metrics(rollouts: Sequence[Rollout], step: int) -> list[Metric]:
         metrics.append(Metric(step, f"validation/tasks/{name}", float(len({r.task_id for r in mine})), "count"))
         metrics.append(Metric(step, f"validation/invalid/{name}", float(sum(r.success is None for r in mine)), "count"))
         metrics.append(Metric(step, f"validation/truncated/{name}", float(_truncated(mine)), "count"))
+    metrics += _undecodable("validation", rollouts, step)
     rates = [m.value for m in metrics if m.name.startswith("validation/success/")]
     overall = None if any(r is None for r in rates) else _mean([r for r in rates if r is not None])
     metrics.append(Metric(step, "validation/success/overall", overall, "fraction"))
     return metrics
+
+
+def _undecodable(prefix: str, rollouts: Sequence[Rollout], step: int) -> list[Metric]:
+    """Sampled ids without a text; no row where there are none, as with every tokenizer that fits its model."""
+    count = sum(turn.info.get(UNDECODABLE_IDS, 0) for rollout in rollouts for turn in rollout.turns)
+    return [Metric(step, f"{prefix}/{UNDECODABLE_IDS}", float(count), "count")] if count else []
 
 
 def _outcomes(prefix: str, name: str, rollouts: Sequence[Rollout], step: int) -> list[Metric]:

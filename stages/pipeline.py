@@ -46,7 +46,7 @@ class Schedule:
         vocabulary: Vocabulary,
         candidates: int,
     ) -> None:
-        self._config, self._run, self._panels, self._vocabulary = config, run, panels, vocabulary
+        self._config, self._run, self.panels, self._vocabulary = config, run, panels, vocabulary
         self._candidates = candidates
         self.step = 1
         self._cursors = dict.fromkeys(config.environments, 0)
@@ -59,7 +59,7 @@ class Schedule:
             cursors = self._advanced(cursors, step)
         return training_plans(
             self._config,
-            self._panels,
+            self.panels,
             cursors,
             self._steering[number - self.step],
             self._vocabulary,
@@ -87,7 +87,7 @@ class Schedule:
         self._steering = [{name: tuple(rubrics) for name, rubrics in one.items()} for one in found]
 
     def _advanced(self, cursors: Mapping[str, int], step: int) -> dict[str, int]:
-        counts = begun(self._config, self._candidates, list(self._panels), step)
+        counts = begun(self._config, self._candidates, list(self.panels), step)
         return {name: value + counts.get(name, 0) for name, value in cursors.items()}
 
 

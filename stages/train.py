@@ -29,6 +29,7 @@ from rised.records.layout import DONE, HEADER
 from rised.records.schemas import from_table, to_table
 from rised.records.shards import RunReader
 from rised.records.types import Metric, Rollout, Tag, Timing
+from rised.rollouts.rules import refuse_long_prompts
 from rised.rubrics.judge_record import JudgeRecord
 from rised.rubrics.judges import make_judge
 from rised.rubrics.vocabulary import load_vocabulary
@@ -40,9 +41,11 @@ from stages.desk import TrainingDesk, bundle_metrics
 from stages.loop import (
     TRAIN,
     VALIDATION,
+    probes,
     prompt_groups,
     rollout_metrics,
     tag_metrics,
+    token_limit_warnings,
     validation_metrics,
     validation_plans,
     validation_rollout,
@@ -101,6 +104,15 @@ class Trainer:
         self.schedule.load_state(state, last)
         return last + 1
 
+    def refuse_long_prompts(self) -> None:
+        """ConfigError, before anything is generated, if an environment's prompts leave no room for a reply."""
+        chosen = probes(self.schedule.panels, self.validation_panels)
+        refuse_long_prompts(self.workers.prompt_tokens(chosen), self.config.rollout)
+
+    def _warn_of_token_limit(self, number: int, split: str, rollouts: Sequence[Rollout]) -> None:
+        for warning in token_limit_warnings(rollouts, self.config.rollout.max_episode_tokens):
+            print(f"warning: step {number}, {split}: {warning}", file=sys.stderr, flush=True)
+
     def state(self) -> dict[str, Any]:
         """Everything that the next step depends on, beside the learner's."""
         return {"method": self.method.state(), "window": self.window.to_json(), **self.schedule.state()}
@@ -124,6 +136,7 @@ class Trainer:
             batch = self.episodes.batch(number, progress.phase, more)
             rollouts, tags, judged = batch.rollouts, batch.tags, batch.judged
             step.expect("rollouts", batch.planned)
+            self._warn_of_token_limit(number, TRAIN, rollouts)
             groups = self.method.rewarded(prompt_groups(rollouts, tags))
             selections = self.method.select(groups, number, config.seed)
             chosen = {s.group_id: s.order for s in selections if s.selected}
@@ -221,6 +234,7 @@ class Trainer:
             self.workers, judge, plans, validation_rollout(self.config), lambda _: progress.phase("validation")
         )
         step.write(VALIDATION, to_table(batch.rollouts, "rollouts"))
+        self._warn_of_token_limit(number, VALIDATION, batch.rollouts)
         metrics = validation_metrics(batch.rollouts, number)
         return metrics + self._write_validation_tags(step, batch.tags, batch.judged)
 
@@ -279,6 +293,7 @@ def drive(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path,
         (out / DONE).unlink(missing_ok=True)
         with WorkerGroup(config, ranks, method.loss_terms()) as workers:
             trainer = Trainer(config, tasks, run, workers, method)
+            trainer.refuse_long_prompts()
             prepare_run(run, trainer, tasks, workers.system_prompts() | method.prompts())
             first = trainer.resume()
             attempts = AttemptLog(out)

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import torch
 from transformers import PreTrainedModel
 
+from rised.environments.base import Task
 from rised.experiment import RunConfig, RunSettings
 from rised.learner.backends import make_learner
 from rised.learner.learner import Learner
@@ -36,6 +37,7 @@ from rised.models.writing import WritingRequest, Written, write
 from rised.records.types import Rollout
 from rised.rollouts.episodes import CollectionRequest, CollectTimings, OnRollout, Progress, collect_rollouts
 from rised.rollouts.plans import EpisodePlan, share_of
+from rised.rollouts.rules import prompt_tokens
 from rised.rollouts.settings import RolloutSettings
 from rised.rubrics.base import RubricError
 from rised.rubrics.judge_llm import Judgement
@@ -105,6 +107,10 @@ class WorkerGroup:
     def system_prompts(self) -> dict[str, str]:
         """Each environment's instructions."""
         return next(found for found in self._everywhere("system_prompts") if found)
+
+    def prompt_tokens(self, tasks: Sequence[Task]) -> dict[str, list[int]]:
+        """See :func:`rised.rollouts.rules.prompt_tokens`; before anything is begun."""
+        return next((found for found in self._everywhere("prompt_tokens", tuple(tasks)) if found), {})
 
     def collect(
         self, plans: Sequence[EpisodePlan], settings: RolloutSettings, on_progress: Progress | None = None
@@ -234,6 +240,7 @@ class WorkerGroup:
     def _do(self, name: str) -> Callable[..., Any]:
         ways: dict[str, Callable[..., Any]] = {
             "system_prompts": self._system_prompts,
+            "prompt_tokens": self._prompt_tokens,
             "collect": self._collect,
             "collect_judged": self._collect_judged,
             "begin_collect": self._begin_collect,
@@ -252,6 +259,11 @@ class WorkerGroup:
         if self._pool is None:
             return {}
         return {name: self._pool.system_prompt(name) for name in self.config.environments}
+
+    def _prompt_tokens(self, tasks: Sequence[Task]) -> dict[str, list[int]]:
+        if self._pool is None or self.ranks.rank != self.ranks.layout.players[0]:
+            return {}
+        return prompt_tokens(self._pool, self.policy.rendering, tasks)
 
     def _collect(
         self,

@@ -24,6 +24,7 @@ from analysis.frames import Frames
 from analysis.names import environment_name, method_name
 from analysis.report.selectors import rule
 from analysis.runs import Run
+from rised.records.text import printable
 from rised.rubrics.vocabulary import Vocabulary, load_vocabulary
 
 SEED = 0
@@ -164,7 +165,7 @@ def _entry(run: Run, kind: str, step: int, row: Entry, tags: Sequence[Entry]) ->
         "tokens": int(row["token_count"]),
         "turnCount": int(row["turn_count"]),
         "prompt": row.get("system_prompt"),
-        "steering": row.get("steering_text") or "",
+        "steering": printable(row.get("steering_text") or ""),
         "turns": [_turn(turn) for turn in row["turns"]] if "turns" in row else None,
         "final": _cut(row.get("final_observation") or ""),
         "tagged": len(tags),
@@ -237,4 +238,5 @@ def _number_texts(browser: Browser, vocabulary: Vocabulary) -> None:
 
 
 def _cut(text: str, longest: int = LONGEST) -> str:
+    text = printable(text)
     return text if len(text) <= longest else f"{text[:longest]} … [{len(text) - longest:,} characters not shown]"

@@ -18,6 +18,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from rised.config.errors import ConfigError, Problem
+from rised.records.text import storable
 
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -113,6 +114,10 @@ class _Builder:
     def fail(self, node: Node, message: str) -> ConfigError:
         return ConfigError([Problem(str(self.origin(node)), "", message)])
 
+    def refuse_surrogate(self, node: ScalarNode) -> None:
+        if storable(node.value) != node.value:
+            raise self.fail(node, "the text holds half a character (a lone surrogate); write all of it")
+
     def tree(self, node: Node, above: frozenset[int]) -> Tree:
         """``above``: ids of the nodes around this one, to refuse an alias to what contains it."""
         if id(node) in above:
@@ -121,6 +126,7 @@ class _Builder:
         if isinstance(node, ScalarNode):
             if tag not in _STANDARD_TAGS:
                 raise self.fail(node, f"the tag {tag!r} is not supported; write plain YAML")
+            self.refuse_surrogate(node)
             quoted = node.style is not None or (tag.endswith(":str") and not isinstance(core_value(node.value), str))
             return Scalar(node.value, quoted, self.origin(node))
         if tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
@@ -138,6 +144,7 @@ class _Builder:
                 raise self.fail(key, "a key must be a single word or number")
             if key.tag == "tag:yaml.org,2002:merge" and key.style is None:
                 raise self.fail(key, "merge keys (<<) are not supported; name the other file under extends")
+            self.refuse_surrogate(key)
             name = key.value
             if name in items:
                 raise self.fail(key, f"the key {name!r} appears twice: first in line {keys[name].line}; remove one")

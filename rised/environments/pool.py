@@ -22,6 +22,7 @@ from rised.environments.base import EnvironmentFault, StepResult, Task
 from rised.environments.execution import Execution, Job
 from rised.environments.worker import digest
 from rised.environments.workerprocess import WorkerDied, WorkerProcess
+from rised.records.text import printable
 
 log = logging.getLogger(__name__)
 
@@ -255,7 +256,7 @@ class EnvironmentPool:
         if "error" in answer:
             if answer["in_make"]:
                 raise EnvironmentFault(f"{answer['error']}\n{answer['traceback']}")
-            log.warning("%s\n%s", answer["error"], answer["traceback"])
+            log.warning("%s", printable(f"{answer['error']}\n{answer['traceback']}"))
             episode.alive = False
             return self.lose(job, answer["error"], results)
         payload = answer["ok"]
@@ -285,7 +286,7 @@ class EnvironmentPool:
         task = episode.task
         episode.fault = EpisodeFault(task.environment, task.task_id, episode.seed, reason)
         self.faults.append(episode.fault)
-        log.error("episode given up: %s", episode.fault)
+        log.error("episode given up: %s", printable(str(episode.fault)))
         if job.action is not None:
             info = {"fault": str(episode.fault)}
             results[job.slot] = StepResult("", True, "", False, stop=ENVIRONMENT_ERROR, info=info)

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from rised.models.attention import rows_attention_in
 from rised.models.errors import ModelError
-from rised.models.forward import hidden_states, logits_float32, output_head
+from rised.models.forward import hidden_states, logits_float32, output_head, refuse_foreign_ids
 from rised.models.protocols import Generated
 from rised.models.rowcache import RowCache
 from rised.models.sampling import sample
@@ -267,6 +267,7 @@ class GenerationSession:
         ids = np.zeros((len(rows), width), dtype=np.int64)
         for place, feed in enumerate(feeds):
             ids[place, : len(feed)] = feed
+        refuse_foreign_ids(self._engine.model, int(ids.max()))
         self._engine.tokens_fed += sum(map(len, feeds))
         physical = self._physical[rows]
         at_front = bool((physical == np.arange(len(rows))).all())

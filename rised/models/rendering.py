@@ -8,6 +8,7 @@ reported; what cannot be right (a date, an unasked system message) is refused. T
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -51,6 +52,7 @@ class ChatRendering:
         self._after_end = closing[1:]
         self._hint_open = self._encode_scaffold(scaffold.hint_header)
         self._hint_close = self._encode_scaffold(scaffold.system_close)
+        self._known = frozenset(tokenizer.get_vocab().values())
         self._bos = [tokenizer.bos_token_id] if self.report.tokenizer_adds_bos else []
         self._check()
 
@@ -85,6 +87,10 @@ class ChatRendering:
         """Text of ``ids`` without special tokens; a reply cut inside a character shows U+FFFD."""
         text: Any = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return str(text)
+
+    def undecodable(self, ids: Sequence[int]) -> int:
+        """How many of ``ids`` no token of the tokenizer has: they are missing in the text, but not in the episode."""
+        return sum(token not in self._known for token in ids)
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rised.models.forward import hidden_states
+from rised.models.forward import hidden_states, refuse_foreign_ids
 from rised.models.logprobs import LOGITS_CHUNK_TOKENS, TokenLogprobs
 from rised.models.packing import recomputed_layers, segments_attention_in
 
@@ -61,6 +61,7 @@ class TokenScorer(nn.Module):
     def forward(self, inputs: ScoringInputs, temperature: float) -> Tensor:
         """Log-probabilities of the scored tokens, sequence by sequence."""
         device = inputs.ids_BT.device
+        refuse_foreign_ids(self.policy, int(inputs.ids_BT.max()))
         packed = inputs.segment_lengths is not None
         further = {"position_ids": inputs.positions_BT, "segment_lengths": inputs.segment_lengths} if packed else {}
         recompute = self.recompute and torch.is_grad_enabled()

@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rised.records.errors import RecordError
+from rised.records.text import TEXT_REPLACED, storable
 from rised.records.types import (
     BundleStatus,
     CreditState,
@@ -31,6 +33,7 @@ from rised.records.types import (
     Turn,
 )
 
+_ROLLOUT_TEXTS = ("system_prompt", "steering_text", "final_observation")
 TASK_FIELDS = ("environment", "split", "task_id", "seed", "payload", "content_hash")
 """Of a task, which travels as a plain dictionary."""
 
@@ -56,8 +59,22 @@ def _check_rollout(rollout: Rollout) -> None:
         raise RecordError(f"rollout {rollout.rollout_id!r}: {problem}")
 
 
+def _storable_rollout(rollout: Rollout) -> Rollout:
+    """The rollout with lone surrogates replaced, noted in the turn concerned, or in the first one for other texts."""
+    turns = []
+    for turn in rollout.turns:
+        fields = {name: storable(getattr(turn, name)) for name in Turn.__slots__}
+        stored = Turn(**fields)
+        turns.append(turn if stored == turn else replace(stored, info=stored.info | {TEXT_REPLACED: True}))
+    fields = {name: storable(getattr(rollout, name)) for name in _ROLLOUT_TEXTS}
+    if turns and any(fields[name] != getattr(rollout, name) for name in _ROLLOUT_TEXTS):
+        turns[0] = replace(turns[0], info=turns[0].info | {TEXT_REPLACED: True})
+    return replace(rollout, turns=tuple(turns), **fields)
+
+
 def _rollout_row(rollout: Rollout) -> dict[str, Any]:
     _check_rollout(rollout)
+    rollout = _storable_rollout(rollout)
     row = {name: getattr(rollout, name) for name in Rollout.__slots__}
     row["turns"] = [
         {name: getattr(turn, name) for name in Turn.__slots__}

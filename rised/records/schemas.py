@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from rised.records.errors import RecordError
 from rised.records.rows import CONVERSIONS
+from rised.records.text import storable
 from rised.records.types import (
     Gradient,
     JudgeAudit,
@@ -340,12 +341,20 @@ def to_table(records: Sequence[Record], schema: str | None = None) -> pa.Table:
     columns = []
     for field in wanted:
         try:
-            columns.append(pa.array([row[field.name] for row in rows], type=field.type))
+            columns.append(_column([row[field.name] for row in rows], field.type))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise RecordError(f"column {field.name!r} of {schema} cannot be stored as {field.type}: {error}") from error
         if not field.nullable and columns[-1].null_count:
             raise RecordError(f"column {field.name!r} of {schema} is None in a record, but must have a value")
     return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """One lone surrogate must not cost a shard: texts that UTF-8 cannot hold are stored with U+FFFD in its place."""
+    try:
+        return pa.array(values, type=kind)
+    except UnicodeEncodeError:
+        return pa.array(storable(values), type=kind)
 
 
 def _schema_for(records: Sequence[Record]) -> str:

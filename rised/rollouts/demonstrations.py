@@ -14,20 +14,22 @@ from typing import Any
 
 from rised.environments.base import Environment, Task
 from rised.environments.discovery import get
+from rised.records.text import storable
 from rised.records.types import Rollout, StopReason, Turn
+from rised.rollouts.episode import storable_result
 
 _CHUNK = 20
 
 
 def play_expert(environment: Environment, task: Task, seed: int, noise: float, max_turns: int) -> Rollout:
     """Replay the expert on ``task``; ends at the environment's end, the expert's end or ``max_turns``."""
-    observation = environment.reset(task, seed)
+    observation = storable(environment.reset(task, seed))
     turns: list[Turn] = []
     reward: float | None = None
     success: bool | None = None
     stop = StopReason.TURN_LIMIT
     for action in environment.expert(seed, noise):
-        result = environment.step(action)
+        result = storable_result(environment.step(action))
         turns.append(
             Turn(observation, action, result.action_mapped, result.action_valid, 0, 0, False, dict(result.info))
         )

@@ -6,13 +6,23 @@ sampled.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from rised.environments.base import EnvironmentFault, StepResult
 from rised.models.protocols import Generated
 from rised.models.randomness import episode_uniforms
+from rised.records.text import TEXT_REPLACED, UNDECODABLE_IDS, storable
 from rised.records.types import Rollout, StopReason, Turn
 from rised.rollouts.plans import EpisodePlan
+
+
+def storable_result(result: StepResult) -> StepResult:
+    """The result with its texts :func:`~rised.records.text.storable`; ``info`` says so where that changed any."""
+    changed = {name: storable(getattr(result, name)) for name in ("observation", "action_mapped", "info")}
+    stored = replace(result, **changed)
+    return result if stored == result else replace(stored, info=stored.info | {TEXT_REPLACED: True})
 
 
 class Episode:
@@ -27,6 +37,10 @@ class Episode:
         self.prompt: list[int] = []
         self.observation = ""
         self.system_prompt = ""
+        self.text_replaced = False
+        """Whether the system prompt or the first observation held a lone surrogate."""
+        self.undecodable = 0
+        """Token ids of the last reply that the tokenizer does not know."""
         self.stop_reason: StopReason | None = None
         self._reward: float | None = None
         self._success: bool | None = None
@@ -66,6 +80,9 @@ class Episode:
     def add_result(self, result: StepResult) -> None:
         """Complete the turn with what the environment answered."""
         start, end = self._reply_span
+        noted = {UNDECODABLE_IDS: self.undecodable} if self.undecodable else {}
+        if self.text_replaced and not self.turns:
+            noted[TEXT_REPLACED] = True
         self.turns.append(
             Turn(
                 observation=self.observation,
@@ -75,7 +92,7 @@ class Episode:
                 action_start=start,
                 action_end=end,
                 truncated=not self._reply.ended,
-                info=result.info,
+                info=result.info | noted,
             )
         )
         self.observation = result.observation

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from rised.environments.base import StepResult
-from rised.environments.pool import EpisodeFault
+from rised.config import ConfigError
+from rised.environments.base import StepResult, Task
+from rised.environments.pool import EnvironmentPool, EpisodeFault
 from rised.models.errors import ModelError
 from rised.models.protocols import Generated
+from rised.models.rendering import ChatRendering
+from rised.records.text import storable
 from rised.records.types import StopReason
 from rised.rollouts.collection import CollectionRequest
-from rised.rollouts.episode import Episode
+from rised.rollouts.episode import Episode, storable_result
+from rised.rollouts.settings import RolloutSettings
+
+END_TOKENS = 1
+"""Kept free of each episode's tokens, for the end token that closes a truncated reply."""
 
 
 class EpisodeRules:
@@ -30,16 +37,18 @@ class EpisodeRules:
 
     def begin(self, episode: Episode, instructions: str, observation: str | EpisodeFault) -> None:
         """Take the environment's first answer."""
-        episode.system_prompt = episode.plan.system_prompt(instructions)
+        system_prompt = episode.plan.system_prompt(instructions)
+        episode.system_prompt = storable(system_prompt)
         if isinstance(observation, EpisodeFault):
             episode.stop(StopReason.ENVIRONMENT_ERROR)
-        else:
-            episode.add_prompt(self._rendering.start(episode.system_prompt, observation), observation)
+            return
+        text = storable(observation)
+        episode.text_replaced = (text, episode.system_prompt) != (observation, system_prompt)
+        episode.add_prompt(self._rendering.start(episode.system_prompt, text), text)
 
     def reply_limit(self, episode: Episode) -> int:
         """Tokens that the next reply may have; below 1 the episode ends here."""
-        # One token is kept for the end token that closes a truncated reply.
-        limit = min(self._max_new_tokens, self._max_episode_tokens - len(episode.token_ids) - 1)
+        limit = min(self._max_new_tokens, self._max_episode_tokens - len(episode.token_ids) - END_TOKENS)
         if limit < 1:
             episode.stop(StopReason.EPISODE_TOKEN_LIMIT, success=False)
         return limit
@@ -59,6 +68,7 @@ class EpisodeRules:
         text = self._rendering.decode(reply.token_ids[:-1] if reply.ended else reply.token_ids)
         before = len(episode.token_ids)
         episode.add_reply(reply, text, self._rendering.end_token_id)
+        episode.undecodable = self._rendering.undecodable(reply.token_ids)
         if list(seen) != episode.token_ids[: before + len(reply.token_ids)]:
             episode.add_unexecuted_turn()
             episode.stop(StopReason.PREFIX_VIOLATION)
@@ -71,6 +81,7 @@ class EpisodeRules:
 
     def take_result(self, episode: Episode, result: StepResult) -> None:
         """Append what the environment answered to an action."""
+        result = storable_result(result)
         episode.add_result(result)
         if not episode.live:
             return
@@ -78,3 +89,32 @@ class EpisodeRules:
             episode.stop(StopReason.TURN_LIMIT, reward=0.0, success=False)
         else:
             episode.add_prompt(self._rendering.extend(result.observation), result.observation)
+
+
+def prompt_tokens(pool: EnvironmentPool, rendering: ChatRendering, tasks: Sequence[Task]) -> dict[str, list[int]]:
+    """Tokens of the first prompt of each task, by environment; tasks whose environment fails are left out.
+
+    The pool's slots must be free.
+    """
+    found: dict[str, list[int]] = {}
+    observations = pool.reset_many([(slot, task, task.seed) for slot, task in enumerate(tasks)])
+    pool.release(range(len(tasks)))
+    for slot, task in enumerate(tasks):
+        observation = observations[slot]
+        if not isinstance(observation, EpisodeFault):
+            ids = rendering.start(storable(pool.system_prompt(task.environment)), storable(observation))
+            found.setdefault(task.environment, []).append(len(ids))
+    return found
+
+
+def refuse_long_prompts(tokens: Mapping[str, Sequence[int]], settings: RolloutSettings) -> None:
+    """ConfigError naming the environments of which not one of the measured prompts leaves room for a reply."""
+    limit = settings.max_episode_tokens
+    shortest = {name: min(counts) for name, counts in tokens.items() if min(counts) + END_TOKENS >= limit}
+    if shortest:
+        needed = max(count + settings.max_new_tokens(name) + END_TOKENS for name, count in shortest.items())
+        names = ", ".join(f"{name} (prompt of {count} tokens)" for name, count in shortest.items())
+        raise ConfigError(
+            f"rollout.max_episode_tokens is {limit}, which leaves no room for a reply in {names}: set it to {needed} "
+            "or more for one reply of full length, and higher for several turns"
+        )

@@ -17,11 +17,11 @@ import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
 from tenacity.wait import wait_exponential_jitter
 
+from rised.records.text import storable
 from rised.records.types import TagStatus
 from rised.rubrics.base import RubricError
 from rised.rubrics.judge_endpoint import Replica, Replicas, ServerGone
 from rised.rubrics.judge_record import JudgeCounters
-from rised.rubrics.judge_transcript import storable
 from rised.rubrics.settings import ChatSettings
 
 CONNECT_S = 10.0

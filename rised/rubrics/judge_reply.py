@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from rised.environments.thinking import without_thinking
 from rised.records.types import TagState
 from rised.rubrics.base import Verdict
 from rised.rubrics.judge_prompt import states_of
 from rised.rubrics.vocabulary import Rubric
 
-THINK, END_THINK = "<think>", "</think>"
 CUT = "length"
 """``finish_reason`` of a reply that ran into the limit of tokens."""
 
@@ -116,12 +116,13 @@ def find_object(text: str, key: str = "tags") -> dict[str, Any]:
 
 
 def _without_thinking(text: str) -> str:
-    head, end, rest = text.partition(END_THINK)
-    if text.startswith(THINK) and not end:
+    """As in every reply, but for one that begins with its object: that may quote the tags."""
+    if text.startswith(("{", "`")):
+        return text
+    spoken = without_thinking(text).lstrip("\ufeff").strip()
+    if text and not spoken and not text.endswith(("</think>", "</thinking>")):
         raise ReplyError("unclosed_thinking")
-    if text.startswith(THINK) or (end and not text.startswith(("{", "`"))):  # some templates open it in the prompt
-        return rest.lstrip("\ufeff").strip()
-    return text
+    return spoken
 
 
 def _with_key(value: Any, key: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from rised.records.text import storable
 from rised.records.types import Rollout, Turn
 from rised.rubrics.prompt_file import without_control_tokens
 
@@ -94,8 +95,3 @@ def _cut(text: str, limit: int | None) -> str:
 
 def _line(entry: dict[str, Any]) -> str:
     return without_control_tokens(storable(json.dumps(entry, ensure_ascii=False)))
-
-
-def storable(text: str) -> str:
-    """The text with lone surrogates replaced: neither UTF-8 nor Parquet can hold them."""
-    return text.encode("utf-8", "replace").decode()

@@ -25,7 +25,10 @@ class CountdownSettings(Settings):
 
 
 class Countdown:
-    """Guess the number; the payload may ask for trouble at a turn (``trouble``: kind, turn, times)."""
+    """Guess the number; the payload may ask for trouble at a turn (``trouble``: kind, turn, times).
+
+    ``say``: text by turn that the observation of that turn ends in (0: the first observation).
+    """
 
     def __init__(self, settings: CountdownSettings) -> None:
         self.settings = settings
@@ -41,7 +44,7 @@ class Countdown:
         self.task, self.turn = task, 0
         self.number = random.Random(f"{task.task_id}/{seed}").randrange(self.settings.limit)
         self._trouble()
-        return f"task {task.task_id}: a number below {self.settings.limit}"
+        return f"task {task.task_id}: a number below {self.settings.limit}{self._said()}"
 
     def step(self, action: str) -> StepResult:
         self.turn += 1
@@ -50,7 +53,7 @@ class Countdown:
         guess = int(digits) if digits else None
         info = {"turn": self.turn}
         if guess is None:
-            return StepResult("say digits", False, action, False, info=info)
+            return StepResult(f"say digits{self._said()}", False, action, False, info=info)
         if guess == self.number:
             return StepResult("right", True, str(guess), True, 1.0, True, "environment_done", info)
         return StepResult("higher" if guess < self.number else "lower", False, str(guess), True, info=info)
@@ -59,6 +62,10 @@ class Countdown:
         yield str(self.number)
 
     def close(self) -> None: ...
+
+    def _said(self) -> str:
+        assert self.task is not None
+        return str(self.task.payload.get("say", {}).get(str(self.turn), ""))
 
     def _trouble(self) -> None:
         assert self.task is not None

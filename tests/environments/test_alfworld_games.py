@@ -155,6 +155,9 @@ def test_missing_or_broken_folders_are_named(
     write_game(tmp_path / "train/a/b", train[0], "agentbench")
     with pytest.raises(EnvironmentFault, match="2 tasks wanted"):
         prepare(AlfworldSettings(source="files"), "train", 2, seed=0)
+    (tmp_path / "train/a/b/traj_data.json").write_text('{"task_type":\n"\\ud800"}')
+    with pytest.raises(EnvironmentFault, match=r"train/a/b.*half a character.*line 2"):
+        prepare(AlfworldSettings(source="files"), "train", 1, seed=0)
     (tmp_path / "train/a/b/traj_data.json").write_text('{"task_type": "x"}')
     with pytest.raises(EnvironmentFault, match=r"train/a/b.*pddl_params"):
         prepare(AlfworldSettings(source="files"), "train", 1, seed=0)

@@ -112,6 +112,15 @@ def test_every_bad_record_gets_one_line_of_its_own(tmp_path: Path) -> None:
     assert [line.split(":")[0].rsplit("line ")[1] for line in lines] == ["2", "3", "4"]
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "json"])
+def test_half_a_character_in_a_file_is_named_with_its_line(tmp_path: Path, suffix: str) -> None:
+    lines = [json.dumps(QUESTION), json.dumps({**QUESTION, "description": "who is \ud800?"})]
+    path = tmp_path / f"tasks.{suffix}"
+    path.write_text("\n".join(lines) if suffix == "jsonl" else "[{},\n{}]".format(*lines), encoding="utf-8")
+    with pytest.raises(EnvironmentFault, match=rf"tasks\.{suffix}, line 2: .*ud800 is half a character"):
+        load_records(path)
+
+
 def test_a_modification_needs_a_gold_hash_or_gold_sql() -> None:
     with pytest.raises(EnvironmentFault, match="answer_md5"):
         parse_record({key: value for key, value in CHANGE.items() if key not in ("answer_md5", "label")}, "here")

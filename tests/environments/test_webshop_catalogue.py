@@ -143,7 +143,7 @@ def test_no_two_generated_values_of_one_kind_count_as_the_same_for_the_reward() 
             assert [right for right in department.attributes if left in right] == [left]
 
 
-@pytest.mark.parametrize("content", [None, "{not json"])
+@pytest.mark.parametrize("content", [None, "{not json", '[{"asin":\n"\\ud800"}]'])
 def test_a_missing_or_broken_file_is_named(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "items_shuffle.json"
     if content is not None:

@@ -16,6 +16,7 @@ from rised.environments.discovery import get
 from rised.environments.webshop import WebshopEnvironment, WebshopSettings, prepare
 from rised.environments.webshop.session import Page
 from rised.environments.webshop.store import _load_shop, shop_folder
+from rised.environments.webshop.styles import STYLES
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,7 @@ def test_a_panel_depends_on_its_seed_only_and_survives_json(compact: WebshopSett
 
 
 def test_too_many_tasks_are_refused_with_the_number_that_there_is(compact: WebshopSettings) -> None:
-    with pytest.raises(EnvironmentFault, match="401 validation tasks .* give 400"):
+    with pytest.raises(EnvironmentFault, match="401 validation tasks .* give 400. .* human and .* synthetic"):
         prepare(compact, "validation", 401, seed=0)
 
 
@@ -176,6 +177,45 @@ def test_both_styles_earn_the_same_reward_for_the_same_purchase(
         assert bought.action_mapped == again.action_mapped == "click[buy now]"
         rewards.add(bought.reward)
     assert len(rewards) > 3
+
+
+def test_every_recorded_action_has_the_originals_effect_in_the_full_style(cases_dir: Path) -> None:
+    rows = json.loads((cases_dir / "06-webshop-action-grammar/expected.json").read_text(encoding="utf-8"))
+    assert len(rows) == 19
+    clickable = {"buy now", "< prev", "b07xxxxxx1", "65x43\u00a0cm", "description", "i̇stanbul"}
+    for row in rows:
+        kind, *argument = row["effect"]
+        parsed = STYLES["full"]().read(row["reply"])
+        if parsed and parsed[0] == "click" and parsed[1] not in clickable:
+            parsed = None
+        wanted = " ".join(argument[0]) if kind == "search" else "".join(argument)
+        assert parsed == (None if kind == "nothing" else (kind, wanted)), row
+
+
+@pytest.mark.parametrize(
+    ("reply", "full", "compact"),
+    [
+        ("click[buy now] because it fits", ("click", "buy now"), ("click", "buy now")),
+        ("search[red shoes] click[buy now]", None, None),
+        ("search[a [b] c]", None, None),
+        ("search[red shoes]\nclick[buy now]", ("search", "red shoes"), ("search", "red shoes")),
+        (" click[buy now]", None, ("click", "buy now")),
+        ("\nclick[buy now]", None, ("click", "buy now")),
+        ("click[ buy now ]", ("click", " buy now "), ("click", "buy now")),
+        ("Action: click[buy now].", ("click", "buy now"), None),
+        ("Action:\n click[buy now] or search[a]", ("click", "buy now"), None),
+        ("action: search[a]b]", ("search", "a"), None),
+        ("search[a]b]", ("search", "a]b"), ("search", "a]b")),
+        ("ACTION: click[buy now]", None, None),
+        ("Action: think[x]\nclick[buy now]", None, None),
+        ("click[]", None, None),
+        ("search[ ]", ("search", " "), None),
+    ],
+)
+def test_actions_are_read_by_the_originals_pattern(
+    reply: str, full: tuple[str, str] | None, compact: tuple[str, str] | None
+) -> None:
+    assert (STYLES["full"]().read(reply), STYLES["compact"]().read(reply)) == (full, compact)
 
 
 def test_the_full_style_shows_the_visible_strings_of_the_page(full: WebshopSettings, tasks: list[Task]) -> None:
@@ -265,6 +305,11 @@ def test_the_original_files_load_through_the_same_code(shared_dir: Path, tmp_pat
     environment = WebshopEnvironment(settings)
     solved = [_play(environment, task, 0, 0.0)[1] for task in validation[:30]]
     assert all(result.success for result in solved)
+    human = settings.model_copy(
+        update={"goal_kind": "human", "human_goals_file": str(data / "webshop_items_human_ins_13.partial.json")}
+    )
+    with pytest.raises(EnvironmentFault, match="files hold 13 human and 6910 synthetic .* goal_kind .* train_range"):
+        prepare(human, "train", 50, seed=0)
 
 
 def test_a_worker_needs_no_spacy(compact: WebshopSettings, tasks: list[Task]) -> None:

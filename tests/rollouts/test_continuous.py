@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from rised.records.types import Rollout, StopReason
 from rised.rollouts import continuous, episodes
 from rised.rollouts.continuous import collect_continuously
 from rised.rollouts.episodes import CollectionRequest, CollectTimings, collect_rollouts
+from rised.rollouts.rules import prompt_tokens
 
 PLANS = [plan(index, rollout) for index in range(3) for rollout in range(4)]
 
@@ -55,6 +57,28 @@ def test_the_rules_are_those_of_the_cohort_loop(pool: EnvironmentPool, words: st
     expected = collect_rollouts(scripted, CollectionRequest(PLANS, NANO, pool, limits))
     alone = ThreadedEngine(None, NANO.end_token_id, [reply(words)])
     assert collect_rollouts(alone, CollectionRequest(PLANS, NANO, pool, limits)) == expected
+
+
+def test_a_prompt_beyond_the_limit_costs_no_other_episode_in_either_loop(pool: EnvironmentPool) -> None:
+    plans = [plan(80), plan(81), plan(82)]
+    long = replace(plans[1].task, payload={"say": {"0": " and so on" * 80}})
+    plans[1] = replace(plans[1], task=long)
+    scripted = ScriptedEngine([[reply("hello")] * 5] * 3, NANO.end_token_id)
+    for engine in (scripted, hello()):
+        rollouts = collect_rollouts(engine, CollectionRequest(plans, NANO, pool, LIMITS))
+        assert [r.stop_reason for r in rollouts] == [
+            StopReason.TURN_LIMIT,
+            StopReason.EPISODE_TOKEN_LIMIT,
+            StopReason.TURN_LIMIT,
+        ]
+        assert (rollouts[1].turns, rollouts[1].reward_valid) == ((), False) and len(rollouts[1].token_ids) > 400
+
+
+def test_the_tokens_of_prompts_are_measured_without_an_engine(pool: EnvironmentPool) -> None:
+    plans = [plan(83), plan(84)]
+    rollouts = collect_rollouts(hello(), CollectionRequest(plans, NANO, pool, LIMITS))
+    tasks = [p.task for p in plans]
+    assert prompt_tokens(pool, NANO, tasks) == {"countdown": [r.turns[0].action_start for r in rollouts]}
 
 
 def test_troubles_of_the_environment_end_as_in_the_cohort_loop(diary: Path) -> None:

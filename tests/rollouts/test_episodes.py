@@ -26,6 +26,7 @@ from rised.models.engine import TransformersEngine
 from rised.models.randomness import episode_uniforms
 from rised.models.rendering import ChatRendering
 from rised.models.scoring import sequence_logprobs
+from rised.records.schemas import to_table
 from rised.records.types import Rollout, StopReason
 from rised.rollouts import cohorts, episodes
 from rised.rollouts.episodes import CollectionRequest, CollectTimings, collect_rollouts
@@ -372,3 +373,30 @@ def test_invariants_hold_for_any_sampled_tokens(
 ) -> None:
     replies = [[*ids, rendering.end_token_id] if end else ids * 3 for ids, end in zip(words, ends, strict=True)]
     check_invariants(script(pool, replies, rendering, max_episode_tokens=budget), rendering)
+
+
+def test_half_a_character_in_an_observation_is_replaced_and_noted_and_costs_no_episode(pool: EnvironmentPool) -> None:
+    said = [{"0": " a\ud800b"}, {"1": " a\ud800b"}, {}]
+    plans = [plan(index) for index in range(3)]
+    plans = [replace(p, task=replace(p.task, payload={"say": say})) for p, say in zip(plans, said, strict=True)]
+    engine = ScriptedEngine([[reply("x")] * 5] * 3, NANO.end_token_id)
+    rollouts = collect_rollouts(engine, CollectionRequest(plans, NANO, pool, LIMITS))
+    for rollout in rollouts:
+        check_invariants(rollout, NANO)
+    assert [[turn.info.get("text_replaced", False) for turn in r.turns[:2]] for r in rollouts] == [
+        [True, False],
+        [True, False],
+        [False, False],
+    ]
+    assert rollouts[0].turns[0].observation.endswith(" a\ufffdb")
+    assert rollouts[1].turns[1].observation == "say digits a\ufffdb"
+    to_table(rollouts)
+
+
+def test_sampled_ids_without_a_text_are_counted_and_kept(pool: EnvironmentPool) -> None:
+    beyond = len(NANO.tokenizer)
+    replies = [[beyond, *reply("x")], reply("x"), [beyond + 3, beyond, *reply("x")], reply("x"), reply("x")]
+    rollout = script(pool, replies)
+    check_invariants(rollout, NANO)
+    assert [turn.info.get("undecodable_ids") for turn in rollout.turns] == [1, None, 2, None, None]
+    assert rollout.token_ids.count(beyond) == 2

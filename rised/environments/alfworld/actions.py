@@ -1,8 +1,9 @@
 """From the policy's reply to a command: the reply format, and the two ways to treat an inadmissible action.
 
-``faithful`` is AgentBench's: the admissible command with the highest sentence BLEU, if above 0.01. It can act on the
-wrong object in silence (a full stop turns ``go to shelf 2`` into shelf 1), hence ``normalised`` [ours], the default:
-case, quotes and final punctuation are forgiven, anything else is no action.
+``faithful`` is AgentBench's: the text after ``ACTION:``, then the admissible command with the highest sentence BLEU, if
+above 0.01. It can act on the wrong object in silence (a full stop turns ``go to shelf 2`` into shelf 1), hence
+``normalised`` [ours], the default: case, quotes and final punctuation are forgiven, anything else is no action. The
+label may then be ``Action:`` too, or be left out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_ACTION_LINE = re.compile(r"action\s*:(.*)", re.IGNORECASE)
+from rised.environments.thinking import without_thinking
+
+_LABEL = re.compile(r"ACTION:(.*)")
+_OUR_LABEL = re.compile(r"\b(?:ACTION|Action)[ \t]*:(.*)")
 _BLEU_FLOOR = 0.01
 _QUOTES = "\"'`“”‘’ "
 
@@ -23,13 +27,16 @@ class Mapped(NamedTuple):
     exact: bool
 
 
-def action_text(reply: str, labelled: bool) -> str:
-    """The action inside a reply; ``labelled`` replies carry it after ``ACTION:`` (a bare action is accepted too)."""
-    if labelled:
-        match = _ACTION_LINE.search(reply)
-        if match:
-            return match.group(1)
-    return reply
+def action_text(reply: str, labelled: bool, faithful: bool = False) -> str | None:
+    """The action inside a reply, its thinking removed; None where a label is demanded and absent.
+
+    ``labelled`` replies carry the action after a label; without ``faithful`` a bare action is accepted too [ours].
+    """
+    text = without_thinking(reply)
+    if not labelled:
+        return text
+    match = (_LABEL if faithful else _OUR_LABEL).search(text)
+    return match.group(1) if match else None if faithful else text
 
 
 def normalised(action: str) -> str:

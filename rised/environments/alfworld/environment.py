@@ -103,15 +103,17 @@ class Alfworld:
             raise EnvironmentFault("alfworld: step called after the episode ended; call reset")
         before = self.state
         admissible = list(before.commands)
-        text = action_text(action, labelled=self.settings.prompt_style == "full")
-        mapped = (map_faithful if self.settings.mapping == "faithful" else map_normalised)(text, admissible)
+        faithful = self.settings.mapping == "faithful"
+        found = action_text(action, self.settings.prompt_style == "full", faithful)
+        text = found or ""
+        mapped = (map_faithful if faithful else map_normalised)(text, admissible)
         transition = world.graph.follow(before, mapped.text) if mapped.text in before.commands else None
         if transition is not None:
             self.state = transition.state
         self.turn += 1
         self.outputs.append(action)
         info = self._log(text, mapped.exact, transition, world.view(before))
-        stop, won = self._ending()
+        stop, won = ("invalid_format", False) if found is None else self._ending()
         self.done = stop is not None
         feedback = transition.feedback if transition is not None else NOTHING_HAPPENS
         return StepResult(

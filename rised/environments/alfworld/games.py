@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import multiprocessing
 import os
 import random
@@ -26,6 +25,7 @@ from rised.environments.alfworld.grammar import goal_of, load_grammar
 from rised.environments.alfworld.settings import AlfworldSettings
 from rised.environments.alfworld.world import Goal, World
 from rised.environments.base import EnvironmentFault, Task
+from rised.records.text import load_json
 
 GAME_FILE, TRAJECTORY_FILE = "game.tw-pddl", "traj_data.json"
 _DATA_FOLDER = "json_2.1.1"
@@ -209,8 +209,8 @@ def _index(settings: AlfworldSettings, split: str, root: Path) -> list[Path]:
             raise EnvironmentFault(f"alfworld: no {GAME_FILE} below {root / split}; set index_file for {split!r}")
         return found
     try:
-        families: dict[str, list[str]] = json.loads(index.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+        families: dict[str, list[str]] = load_json(index.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise EnvironmentFault(f"alfworld: cannot read the index {index}: {error}") from error
     return [_game_folder(root, path) for paths in families.values() for path in paths]
 
@@ -237,8 +237,8 @@ def _files(settings: AlfworldSettings, split: str, count: int) -> list[Task]:
 
 def _read_game(folder: Path, root: Path, split: str, number: int) -> Task:
     try:
-        game = json.loads((folder / GAME_FILE).read_text(encoding="utf-8"))
-        trajectory = json.loads((folder / TRAJECTORY_FILE).read_text(encoding="utf-8"))
+        game = load_json((folder / GAME_FILE).read_text(encoding="utf-8"))
+        trajectory = load_json((folder / TRAJECTORY_FILE).read_text(encoding="utf-8"))
         parameters = trajectory["pddl_params"]
         task_type = str(trajectory["task_type"])
         problem, goal = str(game["pddl_problem"]), goal_of(game["grammar"])
@@ -247,7 +247,7 @@ def _read_game(folder: Path, root: Path, split: str, number: int) -> Task:
             "receptacle": parameters["parent_target"],
             "toggle": parameters["toggle_target"],
         }
-    except (OSError, json.JSONDecodeError, KeyError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise EnvironmentFault(f"alfworld: cannot read the game in {folder}: {error!r}") from error
     payload = {
         "source": "files",

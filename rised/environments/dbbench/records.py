@@ -15,6 +15,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from rised.environments.base import EnvironmentFault
+from rised.records.text import load_json
 
 MODIFICATIONS = ("INSERT", "UPDATE", "DELETE")
 TYPES = (
@@ -218,7 +219,7 @@ def _raw_records(path: Path) -> Iterator[tuple[str, Any, str | None]]:
         raise EnvironmentFault(f"{path}: is not UTF-8 text (byte {error.start}); convert the file") from error
     if path.suffix == ".json":
         try:
-            listed = json.loads(text)
+            listed = load_json(text)
         except json.JSONDecodeError as error:
             raise EnvironmentFault(f"{path}, line {error.lineno}: no JSON ({error.msg}); mend the file") from error
         if not isinstance(listed, list):
@@ -230,7 +231,7 @@ def _raw_records(path: Path) -> Iterator[tuple[str, Any, str | None]]:
             continue
         where = f"{path}, line {number}"
         try:
-            yield where, json.loads(line), None
+            yield where, load_json(line), None
         except json.JSONDecodeError as error:
             yield where, None, f"{where}: no JSON ({error.msg} at column {error.colno}); mend or re-download the line"
 

@@ -6,7 +6,6 @@ goals are built in product order and then shuffled, so one missing product would
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections import Counter
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rised.environments.base import EnvironmentFault
+from rised.records.text import load_json
 
 DEFAULT_PRICE = 100.0
 """Price of a product whose price is missing or cannot be read, as in the original."""
@@ -155,7 +155,7 @@ def build_catalogue(
 def read_json(path: Path) -> Any:
     """The content of a JSON file; a missing or broken one is an EnvironmentFault that names it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return load_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise EnvironmentFault(f"webshop: {path} does not exist; check the environment's settings") from error
     except ValueError as error:

@@ -76,7 +76,7 @@ class Session:
 
     def search(self, keywords: str) -> bool:
         """A new search; possible from every page until the purchase, as in the original."""
-        if self.page is Page.DONE or not keywords.strip():
+        if self.page is Page.DONE or not keywords:
             return False
         self._start()
         self.query = keywords

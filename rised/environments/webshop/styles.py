@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, Protocol
 
+from rised.environments.thinking import without_thinking
 from rised.environments.webshop.catalogue import Product
 from rised.environments.webshop.session import (
     BACK_TO_SEARCH,
@@ -20,8 +21,10 @@ from rised.environments.webshop.session import (
     Session,
 )
 
-_ACTION = re.compile(r"(search|click)\[(.+)\]", re.DOTALL)
-_LABELLED_ACTION = re.compile(r"action:\s*((?:search|click)\[[^\n]+?\])\s*(?:$|\n)", re.IGNORECASE)
+_ACTION = re.compile(r"(.+)\[(.+)\]")
+"""WebShop's own pattern, matched at the start of the text: greedy, within one line, whatever follows the bracket."""
+_LABELLED_ACTION = re.compile(r"[Aa]ction: *\n* *((search|click)\[.+?])")
+"""AgentBench's pattern."""
 INVALID = "invalid action"
 
 
@@ -63,12 +66,13 @@ class Style(Protocol):
 
 
 def _parse(text: str) -> tuple[str, str] | None:
-    match = _ACTION.fullmatch(text.strip())
-    return (match[1], match[2].strip().lower()) if match and match[2].strip() else None
+    """WebShop's reading of an action: the name before the last bracket that fits must be the whole name."""
+    match = _ACTION.match(text)
+    return (match[1], match[2].lower()) if match and match[1] in ("search", "click") else None
 
 
 class FullStyle:
-    """The original's text observations; replies may carry a thought before ``Action:``, as in AgentBench."""
+    """The original's text observations and actions. A reply with AgentBench's label acts by what follows the label."""
 
     def system_prompt(self, sub_pages: tuple[Page, ...]) -> str:
         names = ", ".join(f"click[{page}]" for page in sub_pages)
@@ -83,8 +87,9 @@ class FullStyle:
         )
 
     def read(self, reply: str) -> tuple[str, str] | None:
-        labelled = _LABELLED_ACTION.search(reply)
-        return _parse(labelled[1]) if labelled else _parse(reply)
+        text = without_thinking(reply)
+        labelled = _LABELLED_ACTION.search(text)
+        return _parse(labelled[1] if labelled else text)
 
     def resolve(self, session: Session, argument: str) -> Click:
         return Click(argument)
@@ -137,13 +142,17 @@ def _dollars(product: Product) -> str:
 
 
 class CompactStyle:
-    """Numbered results, ``click[color black]``, ``click[buy]``, ``click[back]``; the original's names work too."""
+    """Numbered results, ``click[color black]``, ``click[buy]``, ``click[back]``; the original's names work too.
+
+    Blanks around the action and around its argument are forgiven [ours].
+    """
 
     def system_prompt(self, sub_pages: tuple[Page, ...]) -> str:
         return "webshop"
 
     def read(self, reply: str) -> tuple[str, str] | None:
-        return _parse(reply)
+        parsed = _parse(without_thinking(reply).strip())
+        return (parsed[0], parsed[1].strip()) if parsed and parsed[1].strip() else None
 
     def resolve(self, session: Session, argument: str) -> Click:
         if session.page is Page.RESULTS:

@@ -55,9 +55,14 @@ def prepare(settings: WebshopSettings, split: str, count: int, seed: int) -> lis
         first = {content_hash(shop.key, goals[i]): i for i in reversed(indices) if split_of(goals[i].asin) == split}
         indices = sorted(first.values())
     if not 0 < count <= len(indices):
+        human, synthetic = (
+            len(build_goals(shop.catalogue, kind, settings.price_seed)) for kind in ("human", "synthetic")
+        )
+        source = "generated catalogue holds" if settings.source == "generated" else "files hold"
         raise EnvironmentFault(
             f"webshop: {count} {split} tasks asked for, but goal indices {start} to {end} of {len(goals)} "
-            f"{settings.goal_kind} goals give {len(indices)}; ask for no more, or change product_count or the range"
+            f"{settings.goal_kind} goals give {len(indices)}. The {source} {human} human and {synthetic} synthetic "
+            f"goals: choose with goal_kind (human, synthetic), train_range and validation_range, or lower {split}_tasks"
         )
     rng = random.Random(f"webshop-tasks/{split}/{seed}")
     tasks = []

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+from rised.environments.thinking import without_thinking
+
 LONGEST_CRITERION = 600
 """Characters; a longer one is an essay and no criterion [ours]."""
 _ITEM = re.compile(r"\s{0,3}(?:\*\*)?(\d{1,2})[.)](?:\*\*)?\s+(\S.*)")
-_END_THINK = "</think>"
 
 
 class UnreadableBundle(ValueError):
@@ -18,9 +19,9 @@ def read_criteria(text: str, least: int, most: int) -> tuple[str, ...]:
     """The criteria of a reply, ``least`` to ``most`` of them, numbered from 1 without a gap.
 
     Words before the list are passed over and lines without a number continue a criterion until an empty line, after
-    which only a further number counts. Thinking that was closed is left out. UnreadableBundle says what is wrong.
+    which only a further number counts. Thinking is left out. UnreadableBundle says what is wrong.
     """
-    body = text.rpartition(_END_THINK)[2]
+    body = without_thinking(text)
     criteria: list[str] = []
     open_item = False
     for line in body.splitlines():
