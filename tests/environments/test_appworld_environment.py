@@ -57,7 +57,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> AppworldSettings:
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    made = AppworldSettings(python=str(python), root=str(folder / "root"), execute_timeout_s=60)
+    made = AppworldSettings(python=str(python), root=str(folder / "root"), execute_timeout_s=60, start_timeout_s=600.0)
     try:
         Installation.find(made).check_sandbox(60.0)
     except EnvironmentFault:
@@ -536,6 +536,19 @@ def test_an_episode_without_a_sandbox_is_played_and_judged_likewise(
     assert (results[1].observation, results[-1].reward) == ("7", 1.0)
     (broken,) = play(environment, tasks[QUESTION_TASK], "__import__('posix')._exit(0)")
     assert (broken.reward, broken.info["ended_by"]) == (0.0, "process_lost")
+
+
+@pytest.mark.parametrize("name", ["with blank", "ümlaut\nand\\slash"])
+def test_a_sandbox_is_made_wherever_temporary_files_are(settings: AppworldSettings, tmp_path: Path, name: str) -> None:
+    if not settings.isolate:
+        pytest.skip("this system allows no sandbox")
+    (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / name)
+    for folder in (tmp_path / name, tmp_path / "link"):
+        variables = {"PATH": os.environ["PATH"], "TMPDIR": str(folder), "PYTHONUTF8": "1"}
+        command = [str(settings.python), "-s", str(SANDBOX)]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_system_that_forbids_namespaces_names_what_it_refused(settings: AppworldSettings) -> None:

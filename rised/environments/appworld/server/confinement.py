@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import platform
+import re
 import resource
 import shutil
 import signal
@@ -184,7 +185,8 @@ def set_variables(root: str) -> None:
 def _forbid_what_escapes_limits() -> None:
     """Namespaces within this one, and shared memory that no process's limit counts; where the kernel lets us."""
     # Before Linux 5.14 the limit counts all processes of the user, and the engine could not start its threads.
-    if tuple(map(int, platform.release().split("-")[0].split(".")[:2])) >= (5, 14):
+    version = re.match(r"(\d+)\.(\d+)", platform.release())
+    if version and (int(version[1]), int(version[2])) >= (5, 14):
         resource.setrlimit(resource.RLIMIT_NPROC, (MAX_TASKS, MAX_TASKS))
     for name in ("user/max_user_namespaces", "kernel/shmall"):
         with suppress(OSError), open(f"/proc/sys/{name}", "w") as file:
@@ -194,6 +196,7 @@ def _forbid_what_escapes_limits() -> None:
 def _build_tree(folder: str, user: int, group: int) -> None:
     """A file tree of the interpreter, its packages and the episode's data, read-only, on a tmpfs; the rest is gone."""
     _mount(None, "/", None, _RECURSIVE | _PRIVATE)
+    folder = os.path.realpath(folder)
     top, data = os.path.join(folder, "home"), os.path.join(folder, "data")
     _mount("tmpfs", top, "tmpfs", _NO_SET_UID | _NO_DEVICES, f"size={WRITABLE_MB}m,nr_inodes=10000,mode=755")
     shown = {path: path for path in (*_interpreter(), *_DEVICES)}
@@ -205,18 +208,28 @@ def _build_tree(folder: str, user: int, group: int) -> None:
         os.chown(f"{top}{ROOT}/{name}", user, group)
     os.makedirs(f"{top}/tmp", exist_ok=True)
     os.chmod(f"{top}/tmp", 0o1777)
-    with open("/proc/self/mountinfo") as mounts:
-        fields = [line.split() for line in mounts]
-    for point, options in ((f[4].encode().decode("unicode_escape"), f[5].split(",")) for f in fields):
-        if point.startswith(top + "/"):
-            flags = _REMOUNT | _BIND | _READ_ONLY | _NO_SET_UID
-            flags |= _NO_DEVICES if "nodev" in options or not point.startswith(f"{top}/dev/") else 0
-            flags |= _NO_EXECUTION if "noexec" in options else 0
-            _mount(None, point, None, flags)
+    _make_read_only(top, len(shown))
     os.chdir(top)
     _check(_library.pivot_root(b".", b"."), "pivot_root")
     _check(_library.umount2(b".", _DETACH), "umount")
     os.chdir("/")
+
+
+def _make_read_only(top: str, expected: int) -> None:
+    """All mounts below ``top``, those within bound folders too. OSError if they are fewer than ``expected``."""
+    with open("/proc/self/mountinfo", "rb") as mounts:
+        fields = [line.split() for line in mounts]
+    found = 0
+    for raw, options in ((field[4], field[5].split(b",")) for field in fields):
+        point = os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), raw))
+        if point.startswith(top + "/"):
+            flags = _REMOUNT | _BIND | _READ_ONLY | _NO_SET_UID
+            flags |= _NO_DEVICES if b"nodev" in options or not point.startswith(f"{top}/dev/") else 0
+            flags |= _NO_EXECUTION if b"noexec" in options else 0
+            _mount(None, point, None, flags)
+            found += 1
+    if found < expected:
+        raise OSError(f"{found} of {expected} mounts were found below {top}")
 
 
 def _interpreter() -> list[str]:
