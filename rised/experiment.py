@@ -30,6 +30,12 @@ class ValidationSettings(Settings):
 
     every: int = strict(20, gt=0, description="Updates between evaluations; the last update is always evaluated.")
     rollouts_per_task: int = strict(1, gt=0, description="Rollouts per held-out task (the paper: 4).")
+    rollouts_per_task_at_ends: int | None = strict(
+        None,
+        gt=0,
+        in_hash_at_default=False,
+        description="The same for the initial and the last evaluation, which tables compare; null: as for the others.",
+    )
     temperature: float = strict(1.0, ge=0, description="Sampling temperature of validation; 0 is greedy.")
     seed: int = strict(0, description="Seed of validation rollouts, shared by all runs so that they are paired.")
     tags: bool = strict(False, description="Tag validation rollouts with the run's judge, for the analysis alone.")
