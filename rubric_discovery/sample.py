@@ -42,6 +42,10 @@ def load_rollouts(work: Work) -> list[Rollout]:
         return list(from_table(read_shard(settings.rollouts, "rollouts"), settings.rollouts))
     if not runs:
         raise DiscoveryError("no rollouts: name run directories with --runs, or `runs` or `rollouts` in the file")
+    places = [run.resolve() for run in runs]
+    for place, run in enumerate(runs):
+        if places[place] in places[:place]:
+            raise DiscoveryError(f"{run} is named twice (`runs` of the file and --runs): name each run once")
     found: list[Rollout] = []
     for run in runs:
         reader = RunReader(run)

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rised.config import ConfigError
 from rised.config.overlays import compose
@@ -19,6 +19,7 @@ from rised.config.paths import check_results_path
 from rised.config.source import plain_value, written_in
 from rised.outputs import AnalysisSettings
 
+Entry = TypeVar("Entry")
 EXPERIMENTS = Path("configs/experiments")
 METHODS = Path("configs/methods")
 JUDGES = Path("configs/judges")
@@ -311,14 +312,14 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         name=document["experiment"],
         experiment_file=str(path),
         results=results,
-        methods=tuple(str(method) for method in document["methods"]),
-        seeds=tuple(int(seed) for seed in document.get("seeds", [0])),
+        methods=_distinct("methods", (str(method) for method in document["methods"])),
+        seeds=_distinct("seeds", (int(seed) for seed in document.get("seeds", [0]))),
         external_runs=None if runs is None else str(runs),
         tables=_modules(document, "tables"),
         figures=_modules(document, "figures"),
         gradient=document.get("gradient") is not None,
         second_tags=document.get("second_tags") is True,
-        audited_judges=tuple((document.get("audit") or {}).get("judges") or ()),
+        audited_judges=_distinct("audit.judges", (document.get("audit") or {}).get("judges") or ()),
         checkpoints=_checkpoints(document),
         extended_files=tuple(sorted({os.path.relpath(name) for name in written_in(tree)} - {str(path)})),
         executor=executor,
@@ -328,6 +329,15 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         selectors=_names(options.get("selectors", reselect.get("selectors", ()))),
         reselects=document.get("reselect") is not None,
     )
+
+
+def _distinct(key: str, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """The entries; ConfigError naming the key and an entry that is there twice."""
+    found = tuple(entries)
+    for place, entry in enumerate(found):
+        if entry in found[:place]:
+            raise ConfigError(f"{key}: {entry!r} appears twice; name each entry once")
+    return found
 
 
 def _names(given: Any) -> tuple[str, ...]:
@@ -356,7 +366,7 @@ def _modules(document: Mapping[str, Any], kind: str) -> tuple[str, ...]:
     """The experiment's tables or figures by name; ConfigError for one that has no module."""
     default = getattr(AnalysisSettings(), kind)
     chosen = (document.get("analysis") or {}).get(kind, default)
-    names = tuple(str(name) for name in chosen)
+    names = _distinct(f"analysis.{kind}", (str(name) for name in chosen))
     for name in names:
         if not (ANALYSIS / kind / f"{name}.py").is_file():
             known = sorted(p.stem for p in (ANALYSIS / kind).glob("*.py") if p.stem not in ("__init__", "command"))

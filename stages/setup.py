@@ -35,10 +35,10 @@ PANEL_PER_GROUP = 2
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
-    """The whole experiment, validated; ConfigError if it names a method that has no file."""
+    """The whole experiment, validated; ConfigError if it names a method that has no file of that name."""
     experiment = load(ExperimentConfig, [path], overrides)
     for method in experiment.methods:
-        _method_file(method, f"{path}: methods: ")
+        _method_document(_method_file(method, f"{path}: methods: "))
     return experiment
 
 
@@ -114,6 +114,9 @@ def _method_document(path: Path) -> Mapping:
     settings = compose([path]).items.get("method")
     if not isinstance(settings, Mapping):
         raise ConfigError(f"{path}: a method file holds one mapping under the key `method`")
+    name = settings.items.get("name")
+    if isinstance(name, Scalar) and name.text != path.stem:
+        raise ConfigError(f"{name.origin}: method.name is {name.text!r} in the file of {path.stem!r}: they must agree")
     return settings
 
 

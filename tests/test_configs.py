@@ -113,7 +113,8 @@ def test_every_method_file_holds_the_method_of_its_name_and_is_in_some_experimen
 @pytest.mark.parametrize("path", ENVIRONMENTS, ids=names(ENVIRONMENTS))
 def test_every_environment_overlay_is_read_by_the_environments_own_settings(path: Path) -> None:
     written = read_plain(path)["environments"][path.stem]["settings"]
-    experiment = load(ExperimentConfig, [CONFIGS / "experiments" / "quickstart.yaml", path])
+    quickstart = CONFIGS / "experiments" / "quickstart.yaml"
+    experiment = load(ExperimentConfig, [quickstart, path], ["rollout.max_new_tokens_per_turn=64"])
     settings = experiment.environments[path.stem].settings
     assert type(settings) is discover()[path.stem].settings_type
     resolved = {key: value for key, value, _ in keys(settings)}
