@@ -20,6 +20,7 @@ from rised.config.overlays import apply_overrides, compose, merge
 from rised.config.resolved import refuse_changed_strict_keys
 from rised.config.source import Mapping, Origin, Scalar, Tree
 from rised.environments.base import Task
+from rised.environments.discovery import get
 from rised.environments.pool import EnvironmentPool
 from rised.experiment import GRID_KEYS, ExperimentConfig, RunConfig, RunSettings, environment_settings
 from rised.methods.composition import Method
@@ -157,7 +158,11 @@ def panel_hash(tasks: Sequence[Task], split: str) -> str:
 
 
 def open_pool(config: RunSettings) -> EnvironmentPool:
-    """The environment workers of a run."""
+    """The environment workers of a run, after the files that ``prepare`` wrote for them and that are gone."""
+    for name, entry in config.environments.items():
+        restore = get(name).restore
+        if restore is not None:
+            restore(entry.settings)
     return EnvironmentPool(
         environment_settings(config),
         config.rollout.environment_workers,

@@ -90,7 +90,8 @@ class EnvironmentSpec:
     :class:`Environment`. ``prepare(settings, split, count, seed)`` returns the split's tasks (generated, or
     loaded from the user's files). ``max_turns``: the benchmark's own limit. ``measures(infos)``: for a benchmark that
     measures more than success, name -> value of one episode from the logs of its turns; the metrics hold the mean of
-    each over the episodes that have it.
+    each over the episodes that have it. ``restore(settings)``: where ``prepare`` leaves files beside the tasks, writes
+    those again that are missing or damaged.
     """
 
     name: str
@@ -99,6 +100,7 @@ class EnvironmentSpec:
     prepare: Callable[[Any, str, int, int], list[Task]]
     max_turns: int
     measures: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, float]] | None = None
+    restore: Callable[[Any], object] | None = None
 
 
 ENVIRONMENTS: dict[str, EnvironmentSpec] = {}

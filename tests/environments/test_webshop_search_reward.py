@@ -75,9 +75,7 @@ def test_terms_are_those_of_lucenes_english_analyser(text: str, terms: list[str]
 
 
 def _cases(cases_dir: Path) -> list[dict[str, Any]]:
-    cases: list[dict[str, Any]] = json.loads(
-        (cases_dir / "05-webshop-reward-arithmetic" / "expected.json").read_text()
-    )
+    cases: list[dict[str, Any]] = json.loads((cases_dir / "05-webshop-reward-arithmetic" / "expected.json").read_text())
     return cases
 
 

@@ -220,6 +220,28 @@ def test_a_dry_run_prints_configuration_and_plan_and_writes_nothing(
 # ---- files that a stage reads
 
 
+def test_a_cache_that_was_removed_is_written_again_or_named_where_it_cannot_be(
+    tiny_experiment, command: Command, repository: Path, tmp_path: Path
+) -> None:
+    settings = f"product_count: 20, train_range: [0, 2], validation_range: [2, 4], cache_dir: '{tmp_path}/cache'"
+    webshop = f"webshop: {{train_tasks: 2, validation_tasks: 1, settings: {{{settings}}}}}"
+    config = variant(tiny_experiment, tmp_path, f"environments: {{{webshop}}}\nrollout: {{max_episode_tokens: 4000}}")
+    tasks = tmp_path / "tasks.parquet"
+    assert command("prepare", "--config", config, "--out", tasks).code == 0
+    shutil.rmtree(tmp_path / "cache")
+    outcome = command("evaluate", "--config", config, "--tasks", tasks, "--out", tmp_path / "evaluation")
+    assert outcome.code == 0, outcome
+    assert "no prepared catalogue" in outcome.out and "writing it again" in outcome.out
+    assert {r["environment"] for r in RunReader(tmp_path / "evaluation").scan("validation").to_pylist()} == {
+        "dbbench",
+        "webshop",
+    }
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").write_text("a file, no folder")
+    arguments = ["--config", config, "--tasks", tasks, "--out", tmp_path / "evaluation", "--again"]
+    assert_refused(command("evaluate", *arguments), f"{tmp_path}/cache")
+
+
 def _with_metadata(table: pa.Table, source: pa.Table) -> pa.Table:
     return table.replace_schema_metadata(source.schema.metadata)
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 from rised.environments.base import EnvironmentSpec, register
 from rised.environments.webshop.environment import WebshopEnvironment
 from rised.environments.webshop.settings import WebshopSettings
+from rised.environments.webshop.store import restore_shop
 from rised.environments.webshop.tasks import NAME, prepare
 
 __all__ = ["WebshopEnvironment", "WebshopSettings", "prepare"]
 
 SPEC = register(
-    EnvironmentSpec(name=NAME, settings_type=WebshopSettings, make=WebshopEnvironment, prepare=prepare, max_turns=20)
+    EnvironmentSpec(
+        name=NAME,
+        settings_type=WebshopSettings,
+        make=WebshopEnvironment,
+        prepare=prepare,
+        max_turns=20,
+        restore=restore_shop,
+    )
 )
