@@ -22,6 +22,7 @@ from slurm.jobs import Executor
 from slurm.launcher import Launcher
 from slurm.service import ENDPOINT, Service, service_call
 from slurm.site import Site, load_site
+from stages.cli import run_stage
 from stages.judge_need import STAGE as JUDGE_SERVER
 from stages.judge_need import JudgeNeed, judge_need, named_judge_need
 
@@ -119,4 +120,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_stage(main)

@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from slurm.errors import StageFailed
 from slurm.job_files import JobFiles, read_json
 from slurm.queue import GONE, job_states
 from slurm.service import HOLDERS, holder_files, holder_lives
@@ -113,7 +114,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         show(read_status(args.experiment), Console())
-    except FileNotFoundError as error:
+    except (StageFailed, OSError) as error:
         sys.exit(f"error: {error}")
 
 

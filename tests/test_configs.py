@@ -20,6 +20,7 @@ from rised.nano_policy import NanoPolicyConfig
 from rised.rubrics.judges import make_judge
 from rised.rubrics.vocabulary import load_vocabulary
 from rubric_discovery.settings import DiscoverySettings
+from slurm.job_files import JobFiles, StageCall
 from stages.judge_replica import command as replica_command
 from stages.judge_replica import slices
 from stages.serve_judge import load_judge
@@ -102,6 +103,19 @@ def test_a_saved_run_loads_back_equal_with_equal_hashes(path: Path, method: str,
     assert again == run
     assert (settings_hash(again), full_hash(again)) == (settings_hash(run), full_hash(run))
     assert changed_strict_keys(run, again) == []
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=names(EXPERIMENTS))
+def test_a_jobs_copy_of_an_experiment_file_is_the_same_experiment(path: Path, tmp_path: Path) -> None:
+    call = StageCall("train", "train", ("python", "-m", "stages.train", "--config", str(path), "--seed", "0"), (), ())
+    words = JobFiles(tmp_path).pin(call).command
+    copy = Path(words[4])
+    assert (words[:4], words[5:]) == (call.command[:4], call.command[5:]) and copy.parent == tmp_path
+    text = copy.read_text()
+    assert "extends" not in text and JobFiles(tmp_path).pin(call).command == words and copy.read_text() == text
+    assert load_experiment(copy) == load_experiment(path)
+    run, copied = (load_run(file, load_experiment(path).methods[-1], 0) for file in (path, copy))
+    assert copied == run and (settings_hash(copied), full_hash(copied)) == (settings_hash(run), full_hash(run))
 
 
 @pytest.mark.parametrize("path", METHODS, ids=names(METHODS))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -351,11 +352,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "documents", type=Path, nargs="*", metavar="FILE", help="Markdown file with the table's markers"
     )
     documents: list[Path] = parser.parse_args(arguments).documents
-    vocabulary = load_vocabulary()
-    if not documents:
-        print(markdown_table(vocabulary), end="")
-    for document in documents:
-        document.write_text(with_table(document.read_text(encoding="utf-8"), vocabulary), encoding="utf-8")
+    try:
+        vocabulary = load_vocabulary()
+        if not documents:
+            print(markdown_table(vocabulary), end="")
+        for document in documents:
+            document.write_text(with_table(document.read_text(encoding="utf-8"), vocabulary), encoding="utf-8")
+    except (RubricError, OSError) as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":
