@@ -20,6 +20,7 @@ from pathlib import Path
 from snakemake.utils import min_version
 
 from rised.config import ConfigError
+from rised.config.paths import shipped
 from rubric_discovery.planning import read_discovery
 from slurm.plan import Plan
 from stages.grid import read_grid

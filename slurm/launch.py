@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from rised.config import ConfigError
+from rised.config.paths import shipped
 from slurm.errors import Detached, StageFailed
 from slurm.job_files import StageCall
 from slurm.jobs import Executor
@@ -49,7 +50,7 @@ def main() -> None:
         "--executor", choices=("slurm", "local", "debug"), default="slurm", help="where jobs run (default: %(default)s)"
     )
     parser.add_argument(
-        "--site", type=Path, default=Path("slurm/site.yaml"), help="site file (YAML) (default: %(default)s)"
+        "--site", type=Path, default=shipped("slurm/site.yaml"), help="site file (YAML) (default: %(default)s)"
     )
     parser.add_argument("--stage", required=True, help="whose resources of the site file")
     parser.add_argument("--name", required=True, help="name of the job")

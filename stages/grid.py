@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from rised.config import ConfigError
 from rised.config.overlays import compose
-from rised.config.paths import check_results_path
+from rised.config.paths import check_results_path, shipped
 from rised.config.source import plain_value, written_in
 from rised.outputs import AnalysisSettings
 
@@ -65,7 +65,7 @@ class Grid:
 
     def method_files(self, method: str) -> list[str]:
         """The method's file and those that it extends; nothing if there is none, which the train stage says better."""
-        path = METHODS / f"{method}.yaml"
+        path = shipped(METHODS / f"{method}.yaml")
         if not path.is_file():
             return []
         return sorted({str(path), *(os.path.relpath(name) for name in written_in(compose([path])))})
@@ -120,7 +120,7 @@ class Grid:
 
     @property
     def selectors_file(self) -> str:
-        return SELECTORS
+        return str(shipped(SELECTORS))
 
     @property
     def folder(self) -> str:
@@ -229,7 +229,7 @@ class Grid:
 
     def judge_files(self, judge: str) -> list[str]:
         """The judge's file, and nothing if there is none: the audit says that better."""
-        path = JUDGES / f"{judge}.yaml"
+        path = shipped(JUDGES / f"{judge}.yaml")
         return [str(path)] if path.is_file() else []
 
     @property
@@ -297,9 +297,9 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         results = f"./{results}"  # commands would take it for an option
     if "{" in results or "}" in results:
         raise ConfigError(f"brace in the results path {results!r}: choose a folder without it (a wildcard's mark)")
-    path = EXPERIMENTS / f"{name}.yaml"
+    path = shipped(EXPERIMENTS / f"{name}.yaml")
     if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in EXPERIMENTS.glob("*.yaml"))) or "none"
+        known = ", ".join(sorted(p.stem for p in shipped(EXPERIMENTS).glob("*.yaml"))) or "none"
         raise ConfigError(f"there is no experiment {name!r} in {EXPERIMENTS}: choose one of {known}")
     tree = compose([path])
     document = plain_value(tree)
@@ -323,7 +323,7 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         checkpoints=_checkpoints(document),
         extended_files=tuple(sorted({os.path.relpath(name) for name in written_in(tree)} - {str(path)})),
         executor=executor,
-        site=str(options.get("site", "slurm/site.yaml")),
+        site=str(shipped(str(options.get("site", "slurm/site.yaml")))),
         verified=None if options.get("dataset") is None else str(options["dataset"]),
         retagging_judges=_judges(options.get("judge", reselect.get("judges", ()))),
         selectors=_names(options.get("selectors", reselect.get("selectors", ()))),
@@ -350,8 +350,8 @@ def _judges(given: Any) -> tuple[str, ...]:
     """Judges by name; ConfigError for one without a file."""
     names = _names(given)
     for name in names:
-        if name != "rules" and not (JUDGES / f"{name}.yaml").is_file():
-            known = ", ".join(["rules", *sorted(path.stem for path in JUDGES.glob("*.yaml"))])
+        if name != "rules" and not shipped(JUDGES / f"{name}.yaml").is_file():
+            known = ", ".join(["rules", *sorted(path.stem for path in shipped(JUDGES).glob("*.yaml"))])
             raise ConfigError(f"judge={name}: there is no judge file {JUDGES / name}.yaml; choose one of {known}")
     return names
 
@@ -368,8 +368,9 @@ def _modules(document: Mapping[str, Any], kind: str) -> tuple[str, ...]:
     chosen = (document.get("analysis") or {}).get(kind, default)
     names = _distinct(f"analysis.{kind}", (str(name) for name in chosen))
     for name in names:
-        if not (ANALYSIS / kind / f"{name}.py").is_file():
-            known = sorted(p.stem for p in (ANALYSIS / kind).glob("*.py") if p.stem not in ("__init__", "command"))
+        modules = shipped(ANALYSIS / kind)
+        if not (modules / f"{name}.py").is_file():
+            known = sorted(p.stem for p in modules.glob("*.py") if p.stem not in ("__init__", "command"))
             raise ConfigError(
                 f"analysis.{kind}: there is no module {ANALYSIS / kind / name}.py; see {', '.join(known)}"
             )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rised.config import ConfigError
+from rised.config.paths import shipped
 from rised.experiment import ExperimentConfig, RunConfig
 from rised.learner.footprint import FLOAT32, Part, learner_parts, number_bytes
 from rised.learner.settings import DeepSpeedLearnerSettings, LearnerSettings
@@ -65,7 +66,7 @@ class Cluster:
 
 def shape_of(config: RunConfig, root: Path = Path(".")) -> ModelShape:
     """The policy's shape, from its files if they are here. ConfigError if neither files nor setting say it."""
-    found = shape_of_folder(root / config.model.path) or config.model.shape
+    found = shape_of_folder(shipped(root / config.model.path)) or config.model.shape
     if found is None:
         raise ConfigError(
             f"there is no {config.model.path}/config.json here, and model.shape is not set: "

@@ -17,6 +17,7 @@ import pyarrow as pa
 from rised.config import ConfigError
 from rised.config.loader import bind, load, load_text
 from rised.config.overlays import apply_overrides, compose, merge
+from rised.config.paths import shipped
 from rised.config.resolved import refuse_changed_strict_keys
 from rised.config.source import Mapping, Origin, Scalar, Tree
 from rised.environments.base import Task
@@ -102,9 +103,11 @@ def refuse_untaggable(config: RunConfig) -> None:
 
 
 def _method_file(method: str, where: str = "") -> Path:
-    path = METHODS / f"{method}.yaml"
+    path = shipped(METHODS / f"{method}.yaml")
     if not path.is_file():
-        known = sorted(p.stem for p in METHODS.glob("*.yaml"))
+        known = sorted(p.stem for p in shipped(METHODS).glob("*.yaml"))
+        if not known:
+            raise ConfigError(f"{where}there is no {METHODS} here: run from the folder of a checkout")
         near = difflib.get_close_matches(method, known, n=1)
         advice = f"; did you mean {near[0]!r}?" if near else "."
         raise ConfigError(f"{where}there is no method file {path}{advice} Known methods are {', '.join(known)}.")

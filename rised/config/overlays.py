@@ -12,6 +12,7 @@ from collections.abc import Sequence as SequenceABC
 from pathlib import Path
 
 from rised.config.errors import ConfigError, Problem
+from rised.config.paths import shipped
 from rised.config.source import Mapping, Origin, Scalar, Sequence, Tree, core_value, parse, read
 
 EXTENDS = "extends"
@@ -69,6 +70,7 @@ def _mapping(tree: Tree, source: str) -> Mapping:
 
 def _document(path: Path, chain: tuple[Path, ...]) -> Mapping:
     """The document with what it extends; ``chain`` are the documents that led here."""
+    path = shipped(path)
     resolved = path.resolve()
     if resolved in chain:
         names = " extends ".join(step.name for step in (*chain[chain.index(resolved) :], resolved))

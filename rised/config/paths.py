@@ -1,4 +1,4 @@
-"""Which results folders can be used: those that Slurm and submitit carry through unchanged."""
+"""Paths: which results folders batch jobs can carry, and where shipped files are found from any working directory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,17 @@ from rised.config.errors import ConfigError
 _SLURM_PATTERN = re.compile(r"%([0-9]|[AabJjNnstux])")
 """What Slurm and submitit replace in names of log files (``%j``, ``%5t``); other letters after ``%`` stay."""
 _BREAKS = {"\n": "line feed", "\r": "carriage return"}
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def shipped(path: Path | str) -> Path:
+    """A relative path of the checkout (``configs``, ``data``, ``slurm``) for a program that runs in another directory.
+
+    What the working directory holds comes first; a path that is in neither stays as it is.
+    """
+    here = Path(path)
+    return CHECKOUT / here if not here.exists() and (CHECKOUT / here).exists() else here
 
 
 def check_results_path(path: Path | str) -> Path:

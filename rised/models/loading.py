@@ -24,6 +24,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from rised.config.paths import shipped
 from rised.models.errors import ModelError
 from rised.models.settings import ModelSettings
 
@@ -37,7 +38,7 @@ def load_policy(settings: ModelSettings, root: Path = Path(".")) -> tuple[PreTra
     dtype = DTYPES[settings.dtype]
     if settings.path == SMOLLM2:
         return _load_smollm2(dtype, settings.attention)
-    folder = root / settings.path
+    folder = shipped(root / settings.path)
     if not (folder / "config.json").is_file():
         raise ModelError(f"no model at {folder}: it has no config.json; build it or correct model.path")
     if not any(folder.glob("*.safetensors")):

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rised.config.errors import ConfigError
 from rised.config.loader import load
+from rised.config.paths import shipped
 from rised.rubrics.base import RubricError
 
 DEFAULT_VOCABULARY = Path(__file__).resolve().parents[2] / "data" / "vocabulary.yaml"
@@ -294,6 +295,7 @@ def load_vocabulary(
     ``edited`` accepts a frozen vocabulary that a person has changed since. Raises RubricError that lists every fault
     with its place in the file.
     """
+    path = shipped(path)
     if path.resolve() == DEFAULT_VOCABULARY:
         rubric_count, skill_count = rubric_count or RUBRIC_COUNT, skill_count or SKILL_COUNT
     try:

@@ -28,6 +28,7 @@ from rised.records.schemas import VERSION_KEY, from_table
 from rised.records.shards import RunReader, read_shard
 from rised.records.types import Rollout, StopReason
 from stages import attempts, progress
+from stages.grid import read_grid
 
 pytestmark = pytest.mark.usefixtures("at_the_root")
 
@@ -215,6 +216,33 @@ def test_a_dry_run_prints_configuration_and_plan_and_writes_nothing(
     assert "learning_rate: 0.001" in outcome.out
     assert "2 updates of 3 candidate groups x 4 rollouts, 2 groups trained on" in outcome.out
     assert not (tmp_path / "run").exists()
+
+
+# ---- another working directory
+
+
+def test_from_another_directory_shipped_files_are_those_of_the_checkout_and_results_are_written_here(
+    tiny_experiment, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = command("train", *train_arguments(tiny_experiment, "run"))
+    assert outcome.code == 0, outcome
+    assert digest(tmp_path / "run") == trained[1], "configuration, header and result are the same"
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    for name in ("quickstart", "paper_qwen3_4b"):
+        arguments = ["--config", f"configs/experiments/{name}.yaml", "--method", "rised", "--seed", "0", "--dry-run"]
+        assert command("train", *arguments).code == 0
+    grid = read_grid({"experiment": "laptop_grid"})
+    assert all(Path(file).is_file() for file in [grid.experiment_file, *grid.extended_files, grid.site])
+
+
+def test_without_a_checkout_one_line_says_where_to_run(
+    tiny_experiment, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rised.config.paths.CHECKOUT", tmp_path / "site-packages")
+    outcome = command("train", *train_arguments(tiny_experiment, "run"))
+    assert_refused(outcome, "there is no configs/methods here: run from the folder of a checkout")
 
 
 # ---- files that a stage reads
