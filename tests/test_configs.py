@@ -80,12 +80,15 @@ def test_every_file_is_covered_by_a_test_below() -> None:
 def test_every_experiment_loads_with_each_method_and_seed(path: Path) -> None:
     experiment = load_experiment(path)
     assert experiment.experiment == path.stem, "an experiment's file and its results folder have one name"
+    kinds = []
     for method in experiment.methods:
         for seed in experiment.seeds:
             run = load_run(path, method, seed)
             assert (run.method.name, run.seed, run.experiment) == (method, seed, path.stem)
             assert run.method.candidate_groups >= run.method.selected_groups
             assert set(run.environments) == set(experiment.environments)
+            kinds.append(run.method.kl)
+    assert all(kind == kinds[0] for kind in kinds) and not kinds[0].skip_zero_signal, "KL weighs all methods alike"
 
 
 @pytest.mark.parametrize("path", DISCOVERIES, ids=names(DISCOVERIES))
