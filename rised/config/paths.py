@@ -1,9 +1,11 @@
-"""Paths: which results folders batch jobs can carry, and where shipped files are found from any working directory."""
+"""Paths: what results folders batch jobs can carry, where shipped files are found, options that name a path."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
+import sys
 from pathlib import Path
 
 from rised.config.errors import ConfigError
@@ -22,6 +24,35 @@ def shipped(path: Path | str) -> Path:
     """
     here = Path(path)
     return CHECKOUT / here if not here.exists() and (CHECKOUT / here).exists() else here
+
+
+class NamedPath(argparse.Action):
+    """A path that was given by its place up to version 0.1 and is now given by name (:func:`add_named_path`)."""
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, value: object, option: str | None = None) -> None:
+        if value is None:
+            return
+        if option is None:
+            name = self.dest.replace("_", "-")
+            print(
+                f"note: write --{name} {value}; the form without --{name} ends with the next version", file=sys.stderr
+            )
+        setattr(namespace, self.dest, value)
+
+
+def add_named_path(parser: argparse.ArgumentParser, name: str, help: str) -> None:
+    """``--name PATH``; for this version its place will do, with a note. Ask :func:`required` for it after parsing."""
+    dest = name.replace("-", "_")
+    parser.add_argument(f"--{name}", type=Path, action=NamedPath, metavar="PATH", help=help)
+    parser.add_argument(dest, type=Path, nargs="?", action=NamedPath, help=argparse.SUPPRESS)
+
+
+def required(parser: argparse.ArgumentParser, options: argparse.Namespace, name: str) -> Path:
+    """The path of :func:`add_named_path`; ends the program where it is missing."""
+    found: Path | None = getattr(options, name.replace("-", "_"))
+    if found is None:
+        parser.error(f"the following arguments are required: --{name}")
+    return found
 
 
 def check_results_path(path: Path | str) -> Path:
