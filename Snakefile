@@ -19,14 +19,20 @@ from pathlib import Path
 
 from snakemake.utils import min_version
 
+from rised.config import ConfigError
+from rised.config.paths import shipped
 from rubric_discovery.planning import read_discovery
 from slurm.plan import Plan
 from stages.grid import read_grid
 
 min_version("9.0")
 
-GRID = read_grid(config)
-PLAN = Plan.of(GRID)
+try:
+    GRID = read_grid(config)
+    PLAN = Plan.of(GRID)
+    DISCOVERY = read_discovery(config, GRID)
+except ConfigError as error:
+    sys.exit(f"error: {error}")
 print(PLAN.summary(), end="", file=sys.stderr)
 
 

@@ -50,7 +50,7 @@ def run(
             paths.append(sources.write(options.out))
         for path in paths:
             print(path)
-    except (AnalysisError, RecordError) as error:
+    except (AnalysisError, RecordError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -3,7 +3,7 @@
 ``write_experiment`` makes a small grid with known shapes (a rising pass rate, tags, selections, step times). Its
 header and every observation say that it is synthetic.
 
-    python -m analysis.synthetic DIR
+    python -m analysis.synthetic --out DIR
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rised.config.paths import add_named_path, required
 from rised.records.commit import RunDirectory
 from rised.records.schemas import to_table
 from rised.records.types import (
@@ -354,5 +355,6 @@ if __name__ == "__main__":
         prog="python -m analysis.synthetic",
         description="A made-up grid of runs, each named SYNTHETIC, to try tables, figures and the report on",
     )
-    made.add_argument("out", type=Path, metavar="DIR", help="folder of the experiment that is written")
-    print(write_experiment(made.parse_args().out, methods=tuple(GAIN), updates=40, every=5, tasks=100))
+    add_named_path(made, "out", "folder of the experiment that is written")
+    out = required(made, made.parse_args(), "out")
+    print(write_experiment(out, methods=tuple(GAIN), updates=40, every=5, tasks=100))

@@ -5,7 +5,7 @@ which stay a few words long, because no table or figure reads them. One step has
 three environments and a tag for each rubric of the vocabulary on each rollout: 1,024 rollouts and 60,416 tags, so
 that 1,000 steps hold 60 million tags. Headers and observations say that the runs are synthetic.
 
-    python -m analysis.synthetic_scale DIR --steps 1000 --methods grpo_64 rised --seeds 0 1
+    python -m analysis.synthetic_scale --out DIR --steps 1000 --methods grpo_64 rised --seeds 0 1
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from analysis.synthetic import ENVIRONMENTS, GAIN, JUDGE, SELECTING, START, timings
+from rised.config.paths import add_named_path, required
 from rised.records.commit import RunDirectory
 from rised.records.schemas import schema_of, to_table
 from rised.records.types import Metric
@@ -228,13 +229,14 @@ def main() -> None:
         prog="python -m analysis.synthetic_scale",
         description="Synthetic runs of the paper's size, to measure the analysis on",
     )
-    parser.add_argument("out", type=Path, help="folder of the experiment that is written")
+    add_named_path(parser, "out", "folder of the experiment that is written")
     parser.add_argument("--methods", nargs="+", default=["grpo_64", "rised"], help="default: grpo_64 rised")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="default: 0")
     parser.add_argument("--steps", type=int, default=1000, help="updates of a run (default: 1000)")
     parser.add_argument("--groups", type=int, default=GROUPS, help=f"prompt groups of a step (default: {GROUPS})")
     options = parser.parse_args()
-    print(write_experiment(options.out, options.methods, options.seeds, options.steps, groups=options.groups))
+    out = required(parser, options, "out")
+    print(write_experiment(out, options.methods, options.seeds, options.steps, groups=options.groups))
 
 
 if __name__ == "__main__":

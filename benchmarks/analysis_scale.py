@@ -5,7 +5,7 @@ figure that a grid of methods has in one process, its report in a second, and bo
 cores, a process for each (the products of ``EXPERIMENT``). Prints one row per size and form: wall-clock seconds,
 seconds of the processor (steadier on a shared machine) and the peak memory of the largest process.
 
-    python -m benchmarks.analysis_scale DIR --sizes 500x1 1000x1 1000x3
+    python -m benchmarks.analysis_scale --out DIR --sizes 500x1 1000x1 1000x3
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from analysis.synthetic_scale import write_experiment
+from rised.config.paths import add_named_path, required
 from rised.records.compaction import compact
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -84,20 +85,21 @@ def prepare(root: Path, steps: int, runs: int) -> dict[str, Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Cost of the analysis at the paper's size")
-    parser.add_argument("out", type=Path, help="folder for the runs")
+    add_named_path(parser, "out", "folder for the runs")
     parser.add_argument(
         "--sizes", nargs="+", default=["500x1", "1000x1", "1000x3"], help="steps x runs (default: 500x1 1000x1 1000x3)"
     )
     options = parser.parse_args()
+    out = required(parser, options, "out")
     print("| steps × runs | tags, millions | form | made | wall, s | processor, s | peak, GiB |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for size in options.sizes:
         steps, runs = map(int, size.split("x"))
         tags = steps * runs * TAGS_PER_STEP / 1e6
-        for form, folder in prepare(options.out, steps, runs).items():
+        for form, folder in prepare(out, steps, runs).items():
             for what in ("tables and figures", "report", "snakemake report"):
                 by_user = what.startswith("snakemake")
-                made = measure_snakemake(folder.resolve(), options.out / "made") if by_user else None
+                made = measure_snakemake(folder.resolve(), out / "made") if by_user else None
                 wall, processor, memory = made or measure(folder, what.split()[0])
                 row = (
                     f"{steps:,} × {runs} | {tags:,.0f} | {form} | {what} | {wall:.1f} | {processor:.1f} | {memory:.2f}"

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from rised.config import Settings, operational, strict
+from rised.config import DISTINCT, Settings, operational, strict
 from rised.environments.mix import EnvironmentMix, PanelSettings
 from rised.learner.settings import AnyLearnerSettings, GradientSettings
 from rised.methods.settings import MethodSettings, stale_mends
-from rised.models.engine_settings import AnyEngineSettings, EngineSettings, VllmEngineSettings
+from rised.models.engine_settings import LOWEST_TEMPERATURE, AnyEngineSettings, EngineSettings, VllmEngineSettings
 from rised.models.settings import ModelSettings
 from rised.outputs import AnalysisSettings
 from rised.rollouts.settings import RolloutSettings
@@ -30,6 +30,12 @@ class ValidationSettings(Settings):
 
     every: int = strict(20, gt=0, description="Updates between evaluations; the last update is always evaluated.")
     rollouts_per_task: int = strict(1, gt=0, description="Rollouts per held-out task (the paper: 4).")
+    rollouts_per_task_at_ends: int | None = strict(
+        None,
+        gt=0,
+        in_hash_at_default=False,
+        description="The same for the initial and the last evaluation, which tables compare; null: as for the others.",
+    )
     temperature: float = strict(1.0, ge=0, description="Sampling temperature of validation; 0 is greedy.")
     seed: int = strict(0, description="Seed of validation rollouts, shared by all runs so that they are paired.")
     tags: bool = strict(False, description="Tag validation rollouts with the run's judge, for the analysis alone.")
@@ -101,7 +107,7 @@ class RunSettings(Settings):
     experiment: str = strict(pattern=r"^[a-z][a-z0-9_]*$", description="Name of the experiment and its results folder.")
     description: str = operational("", description="One sentence for the report.")
     environments: EnvironmentMix = strict(description="The environment mix.")
-    training_environments: list[str] | None = strict(
+    training_environments: Annotated[list[str] | None, DISTINCT] = strict(
         None,
         min_length=1,
         description="Environments that training rollouts come from; validation covers the whole mix. null: all of it.",
@@ -139,8 +145,6 @@ class RunSettings(Settings):
         if unknown:
             known = ", ".join(self.environments)
             raise ValueError(f"training_environments: {', '.join(unknown)} is not of the mix ({known})")
-        if len(set(chosen)) < len(chosen):
-            raise ValueError("training_environments: a name stands twice; quotas are even, name each environment once")
         return self
 
     @model_validator(mode="after")
@@ -151,6 +155,14 @@ class RunSettings(Settings):
                 f"engine.max_model_len is {longest}; rollout.max_episode_tokens needs at least "
                 f"{self.rollout.max_episode_tokens}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _replies_have_a_limit_in_every_environment(self) -> RunSettings:
+        limits = self.rollout.max_new_tokens_per_turn
+        missing = [] if isinstance(limits, int) else [name for name in self.environments if name not in limits]
+        if missing:
+            raise ValueError(f"rollout.max_new_tokens_per_turn: add a limit for {', '.join(missing)}")
         return self
 
     @model_validator(mode="after")
@@ -187,15 +199,19 @@ class RunSettings(Settings):
 class AuditSettings(Settings):
     """Which judges are compared with the rule-based detectors, and on how much of a run."""
 
-    judges: list[str] = strict([], description="Judges by the names of their files in configs/judges.")
+    judges: Annotated[list[str], DISTINCT] = strict(
+        [], description="Judges by the names of their files in configs/judges."
+    )
     steps: int = strict(5, gt=0, description="Updates whose rollouts are tagged, spread evenly over the run.")
 
 
 class ReselectSettings(Settings):
     """Which other selectors, by whose tags, choose among the candidates of finished runs."""
 
-    selectors: list[str] = strict([], description="Selectors by their names in configs/selectors.yaml; empty: all.")
-    judges: list[str] = strict(
+    selectors: Annotated[list[str], DISTINCT] = strict(
+        [], description="Selectors by their names in configs/selectors.yaml; empty: all."
+    )
+    judges: Annotated[list[str], DISTINCT] = strict(
         [],
         description="Further judges (files of configs/judges, or `rules`): they tag the runs again, and select, too.",
     )
@@ -217,6 +233,17 @@ class RunConfig(RunSettings):
 
     method: MethodSettings = strict(description="The method.")
     seed: int = strict(ge=0, description="Seed of task order, sampling, tie-breaks and selection.")
+
+    @model_validator(mode="after")
+    def _training_samples(self) -> RunConfig:
+        temperature = self.rollout.temperature
+        if temperature < LOWEST_TEMPERATURE:
+            raise ValueError(
+                f"rollout.temperature is {temperature:g}: the rollouts of a group would be equal, and the learner "
+                f"divides logits by it. Set it to at least {LOWEST_TEMPERATURE:g}; greedy evaluation is "
+                "validation.temperature: 0"
+            )
+        return self
 
     @model_validator(mode="after")
     def _verifier_has_a_model_to_ask(self) -> RunConfig:
@@ -278,8 +305,10 @@ def _environment_keys(settings: Settings) -> set[str]:
 class ExperimentConfig(RunSettings):
     """The whole grid."""
 
-    methods: list[str] = strict(description="Methods by the names of their files in configs/methods.", min_length=1)
-    seeds: list[int] = strict([0], description="Run seeds.", min_length=1)
+    methods: Annotated[list[str], DISTINCT] = strict(
+        description="Methods by the names of their files in configs/methods.", min_length=1
+    )
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], DISTINCT] = strict([0], description="Run seeds.", min_length=1)
     method_scale: dict[str, Any] = strict({}, description="Overlay on every method, e.g. its numbers of groups.")
     method_overrides: dict[str, dict[str, Any]] = strict({}, description="Overlays on single methods.")
     gradient: GradientSettings | None = strict(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import model_validator
+
 from rised.config import Settings, strict
 from rised.environments.mix import EnvironmentMix, PanelSettings
 from rised.models.nano.settings import NanoShape, WarmStartSettings
@@ -20,3 +22,10 @@ class NanoPolicyConfig(Settings):
     block_style: BlockStyle = strict("compact", description="How hint and avoid blocks are written.")
     shape: NanoShape = strict(NanoShape(), description="Shape of the model.")
     warm_start: WarmStartSettings = strict(description="Supervised training.")
+
+    @model_validator(mode="after")
+    def _every_environment_demonstrates(self) -> NanoPolicyConfig:
+        missing = [name for name in self.environments if name not in self.warm_start.demonstrations]
+        if missing:
+            raise ValueError(f"warm_start.demonstrations: add a number for {', '.join(missing)}")
+        return self

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from rised.config import ConfigError
 from rised.config.overlays import compose
+from rised.config.paths import shipped
 from rised.config.source import plain_value
 
 DISCOVERIES = Path("configs/discovery")
@@ -83,9 +84,9 @@ def read_discovery(options: Mapping[str, Any], grid: GridLike) -> Discovery:
     runs, or the finished ones below ``--config runs=DIR``.
     """
     name = str(options.get("discovery", "quickstart"))
-    file = DISCOVERIES / f"{name}.yaml"
+    file = shipped(DISCOVERIES / f"{name}.yaml")
     if not file.is_file():
-        known = ", ".join(sorted(path.stem for path in DISCOVERIES.glob("*.yaml"))) or "none"
+        known = ", ".join(sorted(path.stem for path in shipped(DISCOVERIES).glob("*.yaml"))) or "none"
         raise ConfigError(f"there is no discovery {name!r} in {DISCOVERIES}: choose one of {known}")
     document = plain_value(compose([file]))
     own = bool(document.get("runs") or document.get("rollouts"))

@@ -1,6 +1,3 @@
-DISCOVERY = read_discovery(config, GRID)
-
-
 rule discovery_sample:
     message:
         DISCOVERY.message("1 of 7: rollouts and pairs", PLAN.note("discovery"))

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rised.config.paths import shipped
 from rised.records.files import sha256_of
 from rised.records.schemas import from_table, to_table
 from rised.records.shards import RunReader, read_shard, write_shard
@@ -39,9 +40,13 @@ def load_rollouts(work: Work) -> list[Rollout]:
     settings = work.settings
     runs = [*map(Path, settings.runs), *work.runs]
     if settings.rollouts is not None and not runs:
-        return list(from_table(read_shard(settings.rollouts, "rollouts"), settings.rollouts))
+        return list(from_table(read_shard(shipped(settings.rollouts), "rollouts"), settings.rollouts))
     if not runs:
         raise DiscoveryError("no rollouts: name run directories with --runs, or `runs` or `rollouts` in the file")
+    places = [run.resolve() for run in runs]
+    for place, run in enumerate(runs):
+        if places[place] in places[:place]:
+            raise DiscoveryError(f"{run} is named twice (`runs` of the file and --runs): name each run once")
     found: list[Rollout] = []
     for run in runs:
         reader = RunReader(run)
@@ -156,8 +161,8 @@ def run(work: Work) -> Mapping[str, Any]:
 def sources(work: Work) -> dict[str, str]:
     """Where the rollouts come from: a shard by its hash, runs by their headers and last steps."""
     settings = work.settings
-    if settings.rollouts is not None and Path(settings.rollouts).is_file():
-        return {settings.rollouts: sha256_of(Path(settings.rollouts))}
+    if settings.rollouts is not None and shipped(settings.rollouts).is_file():
+        return {settings.rollouts: sha256_of(shipped(settings.rollouts))}
     found = {}
     for run_path in [*map(Path, settings.runs), *work.runs]:
         reader = RunReader(run_path)

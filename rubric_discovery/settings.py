@@ -5,11 +5,11 @@ Thresholds of the screens are those of the project's method text; sizes and simi
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import model_validator
 
-from rised.config import Settings, operational, strict
+from rised.config import DISTINCT, Settings, operational, strict
 from rised.rubrics.settings import ChatSettings
 
 PROMPTS = "rubric_discovery/prompts"
@@ -110,9 +110,13 @@ class DiscoverySettings(Settings):
 
     discovery: str = strict(pattern=r"^[a-z][a-z0-9_]*$", description="name of the discovery and its results folder")
     description: str = operational("", description="one sentence")
-    runs: list[str] = strict([], description="run directories whose rollouts are sampled; `--runs` adds to them")
+    runs: Annotated[list[str], DISTINCT] = strict(
+        [], description="run directories whose rollouts are sampled; `--runs` adds to them"
+    )
     rollouts: str | None = strict(None, description="a shard of rollouts instead of runs")
-    environments: list[str] | None = strict(None, min_length=1, description="environments to look at; null: all")
+    environments: Annotated[list[str] | None, DISTINCT] = strict(
+        None, min_length=1, description="environments to look at; null: all"
+    )
     seed: int = strict(0, ge=0, description="seed of the sample")
     sample: SampleSettings = strict(SampleSettings(), description="which rollouts are looked at")
     strong_model: ModelChoice = strict(

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from rised.config.loader import read_plain
+from rised.config.paths import shipped
 from rised.records.files import make_folder, sha256_of
 from rised.records.types import TagStatus
 from rised.rubrics.base import RubricError
 from rised.rubrics.judge_client import KEPT_CHARACTERS, CallFailed, ChatClient, Completion, chat_request
 from rised.rubrics.judge_endpoint import FORM, Replicas
-from rised.rubrics.judge_prompt import REPOSITORY, Messages
+from rised.rubrics.judge_prompt import Messages
 from rised.rubrics.judge_record import JudgeCounters
 from rised.rubrics.judge_reply import CUT, ReplyError
 from rubric_discovery import scripted_model
@@ -123,7 +124,7 @@ class RecordedModel:
 
     def __init__(self, settings: RecordedModelSettings) -> None:
         self.settings = settings
-        path = Path(settings.file)
+        path = shipped(settings.file)
         self.model_id = f"recorded:{path.stem}-{sha256_of(path)[:12]}" if path.is_file() else ""
         self._texts: dict[tuple[str, str], list[str]] = defaultdict(list)
         for step, subject, text in _recorded(path):
@@ -171,7 +172,7 @@ def make_model(settings: Any) -> Model:
 
 def asked_with(model: Any, prompt: str) -> dict[str, str]:
     """Inputs of a step that asks: which model, by its settings, and which prompt file."""
-    file = Path(prompt) if Path(prompt).is_file() else REPOSITORY / prompt
+    file = shipped(prompt)
     return {"model": make_model(model).model_id, prompt: sha256_of(file) if file.is_file() else ""}
 
 

@@ -133,7 +133,7 @@ def main_of(step: Step, description: str | None, arguments: Sequence[str] | None
     args = parser.parse_args(arguments)
     try:
         perform(step, Work(load(DiscoverySettings, [args.config], args.set), args.out, tuple(args.runs)))
-    except (DiscoveryError, ConfigError, RecordError, RubricError) as error:
+    except (DiscoveryError, ConfigError, RecordError, RubricError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

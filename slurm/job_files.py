@@ -3,6 +3,7 @@
 job.json        the job that the latest launcher submitted, until a launcher has taken its result over
 attempts.jsonl  one line for each start of a job
 finished.json   written by the job when its command succeeded; finished-N.json by part N of a job array
+config.yaml     the experiment file that the job reads, as it was when the job was submitted
 kept/           the stage's outputs, so that they can be put back when Snakemake removed them
 <job id>/       submitit's files and the job's log
 """
@@ -14,9 +15,17 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from rised.config import ConfigError
+from rised.config.overlays import compose
+from rised.config.source import text_of
+from slurm.errors import StageFailed
+
+CONFIG = "config.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,23 @@ class JobFiles:
                 Path(output).parent.mkdir(parents=True, exist_ok=True)
                 _link(self.kept / f"{place}-{Path(output).name}", Path(output))
 
+    def pin(self, call: StageCall) -> StageCall:
+        """The call with a copy of its experiment file (``--config FILE``), what that extends laid into it.
+
+        The file may be moved or edited while the job waits in the queue, or is requeued.
+        """
+        words = list(call.command)
+        for place, (option, value) in enumerate(pairwise(words), start=1):
+            if option == "--config" and Path(value).is_file():
+                try:
+                    text = text_of(compose([value]))
+                except ConfigError:
+                    continue  # none of ours: its program says what is wrong with it
+                copy = self.folder / CONFIG
+                write_text(copy, text)
+                words[place] = str(copy)
+        return replace(call, command=tuple(words))
+
     def write_job(
         self, call: StageCall, fingerprint: str, executor: str, job: str, born: str, parts: Sequence[int], tasks: int
     ) -> None:
@@ -135,17 +161,26 @@ def _link(source: Path, target: Path) -> None:
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Atomically."""
+    write_text(path, json.dumps(document, indent=1, sort_keys=True))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Atomically."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps(document, indent=1, sort_keys=True))
+    aside.write_text(text, encoding="utf-8")
     os.replace(aside, path)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The document, or None if there is no such file."""
+    """The document, or None if there is no such file. StageFailed if it is damaged."""
     try:
         document: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise StageFailed(
+            f"{path} is no JSON ({error}): end its job, if it runs, remove the file and run again"
+        ) from None
     return document
 
 

@@ -14,7 +14,7 @@ from submitit.core.utils import FailedJobError
 
 from slurm import queue
 from slurm.errors import SchedulerAway, StageFailed
-from slurm.processes import end_with_children, is_alive, process_start
+from slurm.processes import end_with_children, is_alive, kill, process_start, processes
 from slurm.site import Site, executor_parameters
 
 Executor = Literal["slurm", "local", "debug"]
@@ -110,7 +110,8 @@ class JobSystem:
                 part: found if isinstance(found, str) else found.get(each.job_id, queue.GONE)
                 for part, each in job.parts.items()
             }
-        state = "RUNNING" if is_alive(int(job.job_id), job.born) else queue.GONE
+        living = is_alive(int(job.job_id), job.born) or self._local_tasks(job.job_id)
+        state = "RUNNING" if living else queue.GONE
         return dict.fromkeys(job.parts, state)
 
     def cancel(self, job: Submitted, part: int | None = None) -> str:
@@ -119,7 +120,14 @@ class JobSystem:
             return queue.cancel(job.job_id if part is None else job.parts[part].job_id)
         if is_alive(int(job.job_id), job.born):
             end_with_children(int(job.job_id))
+        kill(self._local_tasks(job.job_id))
         return ""
+
+    def _local_tasks(self, job_id: str) -> list[int]:
+        """Processes of a local job's tasks: they go on when the process that began them, the job's own, was killed."""
+        mark, program = f"SUBMITIT_LOCAL_JOB_ID={job_id}", "submitit.core._submit"
+        words = (program, str(self.folder))
+        return [p.pid for p in processes() if mark in p.environment and all(word in p.command for word in words)]
 
     def script(self, stage: str, name: str) -> str:
         """The batch script of a plain job."""

@@ -16,12 +16,14 @@ import sys
 from pathlib import Path
 
 from rised.config import ConfigError
+from rised.config.paths import shipped
 from slurm.errors import Detached, StageFailed
 from slurm.job_files import StageCall
 from slurm.jobs import Executor
 from slurm.launcher import Launcher
 from slurm.service import ENDPOINT, Service, service_call
 from slurm.site import Site, load_site
+from stages.cli import run_stage
 from stages.judge_need import STAGE as JUDGE_SERVER
 from stages.judge_need import JudgeNeed, judge_need, named_judge_need
 
@@ -48,7 +50,7 @@ def main() -> None:
         "--executor", choices=("slurm", "local", "debug"), default="slurm", help="where jobs run (default: %(default)s)"
     )
     parser.add_argument(
-        "--site", type=Path, default=Path("slurm/site.yaml"), help="site file (YAML) (default: %(default)s)"
+        "--site", type=Path, default=shipped("slurm/site.yaml"), help="site file (YAML) (default: %(default)s)"
     )
     parser.add_argument("--stage", required=True, help="whose resources of the site file")
     parser.add_argument("--name", required=True, help="name of the job")
@@ -119,4 +121,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_stage(main)

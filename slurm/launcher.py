@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -24,7 +25,7 @@ from slurm.errors import Detached, SchedulerAway, StageFailed
 from slurm.job_files import JobFiles, StageCall, read_json
 from slurm.jobs import Executor, JobSystem, Submitted, how_it_ended, refresh
 from slurm.output import Output
-from slurm.queue import ALIVE, ENDING, GONE, UNREACHABLE, WAITING
+from slurm.queue import ALIVE, ENDING, GONE, UNREACHABLE, WAITING, most_array_parts
 from slurm.service import Holder, Service
 from slurm.site import Site
 from slurm.stage_job import StageJob
@@ -58,6 +59,11 @@ class Launcher:
         self.signals: list[int] = []
         self._read_to = 0
         self._ended_parts = -1
+
+    @cached_property
+    def pinned(self) -> StageCall:
+        """The call as jobs get it: with a copy of its experiment file, taken once for all jobs of this launcher."""
+        return self.files.pin(self.call)
 
     @property
     def _is_array(self) -> bool:
@@ -110,14 +116,33 @@ class Launcher:
             self._refuse_processes("a part of a job array")
             found = self._job()
             with self._services_held(found):
-                job = found or self._submit(self._parts_to_do())
-                self._wait(job)
-            self._settle(job)
+                self._run_parts(found)
         deadline = time.monotonic() + self.site.lost_after_s
         while left := self._parts_to_do():
             if time.monotonic() > deadline:
                 raise StageFailed(f"{self.call.name}: the marks of parts {left} are not visible here: run again")
             time.sleep(FOLLOW_S)
+
+    def _run_parts(self, found: Submitted | None) -> None:
+        """All parts that are to do, in as many job arrays one after the other as the site's MaxArraySize asks for.
+
+        ``found``: an array of them that is there already. StageFailed, after the last array, if a part failed.
+        """
+        tried: set[int] = set()
+        failures: list[str] = []
+        limit = most_array_parts() or self.call.parts
+        while left := [part for part in self._parts_to_do() if part not in tried]:
+            job = found or self._submit(left[:limit])
+            try:
+                self._wait(job)
+            except StageFailed as error:
+                failures.append(str(error))
+            self._settle(job)
+            tried.update(job.parts)
+            found = None
+        if failures:
+            self.files.close_job("failed", failures[0].splitlines()[-1])
+            raise StageFailed("\n".join(failures))
 
     def _parts_to_do(self) -> list[int]:
         return self.files.parts_to_do(self.call.parts, self.fingerprint)
@@ -214,6 +239,7 @@ class Launcher:
     def _submit(self, parts: Sequence[int]) -> Submitted:
         if not self._is_array:
             self.files.forget_result()
+        self._ended_parts = -1
         self._write_job(Submitted("", dict.fromkeys(parts)))
         calls = {part: self._stage_job(part if self._is_array else None) for part in parts}
         while True:
@@ -234,7 +260,7 @@ class Launcher:
     def _stage_job(self, part: int | None = None) -> StageJob:
         limit_s = 60 * self.site.resources(self.call.stage).time_min - self.site.signal_delay_s - SIGNAL_EARLY_S
         return StageJob(
-            self.call,
+            self.call if self.executor == "debug" else self.pinned,
             self.fingerprint,
             str(self.files.folder),
             self.site.finish_step_s,
@@ -258,6 +284,7 @@ class Launcher:
     def _wait(self, job: Submitted) -> None:
         """Until every part has a result or is lost. A job of several tasks ends with the first of them that fails."""
         asked = 0.0
+        patience_s = self.site.lost_after_s if self.executor == "slurm" else 0.0  # here a result is visible at once
         gone_since: dict[int, float] = {}
         lost: dict[int, str] = {}
         while waiting := [part for part in job.parts if part not in lost and not job.has_result(part)]:
@@ -269,7 +296,7 @@ class Launcher:
                 for part in waiting:
                     if states[part] in ALIVE or states[part] == UNREACHABLE:
                         gone_since.pop(part, None)
-                    elif asked - gone_since.setdefault(part, asked) > self.site.lost_after_s:
+                    elif asked - gone_since.setdefault(part, asked) > patience_s:
                         lost[part] = states[part]
                     else:
                         refresh(Path(job.tasks(part)[0].paths.folder))

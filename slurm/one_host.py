@@ -58,6 +58,7 @@ GresTypes=gpu
 SlurmdParameters=config_overrides
 ReturnToService=2
 MailProg=/bin/true
+MaxArraySize={max_array_size}
 PropagateResourceLimits=NONE
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=0,batch_sched_delay=0
@@ -123,6 +124,8 @@ class OneHostCluster:
     port: int = 16_817
     node_timeout_s: int = 300
     """After so long a silent node counts as dead."""
+    max_array_size: int = 1001
+    """Slurm's MaxArraySize: the most parts of a job array."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -220,6 +223,7 @@ class OneHostCluster:
                 accounting=accounting,
                 nodes="\n".join(lines),
                 node_timeout_s=self.node_timeout_s,
+                max_array_size=self.max_array_size,
             )
         )
 
@@ -382,7 +386,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if args.what == "stop":
         cluster.stop()
         return
-    cluster.start()
+    try:
+        cluster.start()
+    except (RuntimeError, OSError) as error:
+        sys.exit(f"error: {error}")
     print(" ".join(["export", *(f"{name}={value}" for name, value in cluster.variables.items())]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Sequence
 
@@ -83,6 +84,19 @@ def _by_job(answer: str) -> dict[str, str]:
 
 def _liveliness(state: str) -> int:
     return 0 if state not in ALIVE else 1 if state == ENDING else 2 if state in WAITING else 3
+
+
+def most_array_parts() -> int | None:
+    """How many elements the site allows in a job array (MaxArraySize, one more than the greatest index).
+
+    None if the controller does not say.
+    """
+    try:
+        asked = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, timeout=TIMEOUT_S)
+    except (subprocess.TimeoutExpired, OSError):
+        return None
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", asked.stdout, re.MULTILINE)
+    return max(1, int(found[1])) if found else None
 
 
 def cancel(job_id: str) -> str:

@@ -232,7 +232,9 @@ class Service:
 
     def _state(self) -> str:
         known = read_json(self.files.job)
-        return "never submitted" if known is None else known["end"] or job_state(known["job"])
+        if known is None:
+            return "never submitted"
+        return known["end"] or self.jobs.states(self.jobs.known(known))[0]
 
     def _submit(self) -> Submitted:
         """Under the lock."""
@@ -244,7 +246,7 @@ class Service:
                 f"{self.call.name} is one process: set nodes and tasks_per_node of {self.call.stage} to 1"
             )
         folder, linger_s = str(self.files.folder), site.service_linger_s
-        server = ServiceJob(self.call, self.fingerprint, folder, site.finish_step_s, linger_s=linger_s)
+        server = ServiceJob(self.files.pin(self.call), self.fingerprint, folder, site.finish_step_s, linger_s=linger_s)
         job = self.jobs.submit(self.call.stage, self.call.name, {0: server})
         self.files.write_job(self.call, self.fingerprint, self.executor, job.job_id, job.born, [0], 1)
         self.output.say(f"submitted job {job.job_id}")

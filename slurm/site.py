@@ -89,7 +89,7 @@ def load_site(
     site = compose([path], overrides)
     for file in (experiment, judge):
         wanted = None if file is None else compose([file]).items.get("resources")
-        if wanted is not None:
+        if wanted is not None and not (isinstance(wanted, Mapping) and not wanted.items):
             site = merge(site, Mapping({"stages": wanted}, {"stages": Origin(str(file))}, Origin(str(file))))
     return bind(Site, site)
 

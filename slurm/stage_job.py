@@ -12,11 +12,12 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 import submitit
@@ -53,6 +54,7 @@ class StageJob:
         """Run the command; returns the fingerprint of the call. StageFailed if it ends with another code than 0."""
         environment = submitit.JobEnvironment()
         files = JobFiles(Path(self.folder))
+        sys.excepthook = _tell
         self.began = time.monotonic()
         restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         if restarts and (read_json(self._mark(files)) or {}).get("job") == environment.job_id:
@@ -184,6 +186,14 @@ class StageJob:
             "MASTER_ADDR": address,
             "MASTER_PORT": str(FIRST_PORT + int(digits) % PORTS),
         }
+
+
+def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The end of a job in its log: a command that failed has told why, and a traceback of ours adds nothing to it."""
+    if issubclass(kind, StageFailed):
+        print(f"error: {error}", file=sys.stderr, flush=True)
+    else:
+        sys.__excepthook__(kind, error, trace)
 
 
 def die_with_parent() -> None:

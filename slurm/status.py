@@ -2,7 +2,7 @@
 
 Servers that its stages hold stand below, each with how many hold it.
 
-python -m slurm.status results/laptop_grid
+python -m slurm.status --runs results/laptop_grid
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from rised.config.paths import add_named_path, required
+from slurm.errors import StageFailed
 from slurm.job_files import JobFiles, read_json
 from slurm.queue import GONE, job_states
 from slurm.service import HOLDERS, holder_files, holder_lives
@@ -109,11 +111,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m slurm.status", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("experiment", type=Path, help="results folder of an experiment")
+    add_named_path(parser, "runs", "results folder of an experiment")
     args = parser.parse_args()
     try:
-        show(read_status(args.experiment), Console())
-    except FileNotFoundError as error:
+        show(read_status(required(parser, args, "runs")), Console())
+    except (StageFailed, OSError) as error:
         sys.exit(f"error: {error}")
 
 

@@ -11,14 +11,15 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rised.config import ConfigError
 from rised.config.overlays import compose
-from rised.config.paths import check_results_path
+from rised.config.paths import check_results_path, shipped
 from rised.config.source import plain_value, written_in
 from rised.outputs import AnalysisSettings
 
+Entry = TypeVar("Entry")
 EXPERIMENTS = Path("configs/experiments")
 METHODS = Path("configs/methods")
 JUDGES = Path("configs/judges")
@@ -64,7 +65,7 @@ class Grid:
 
     def method_files(self, method: str) -> list[str]:
         """The method's file and those that it extends; nothing if there is none, which the train stage says better."""
-        path = METHODS / f"{method}.yaml"
+        path = shipped(METHODS / f"{method}.yaml")
         if not path.is_file():
             return []
         return sorted({str(path), *(os.path.relpath(name) for name in written_in(compose([path])))})
@@ -119,7 +120,7 @@ class Grid:
 
     @property
     def selectors_file(self) -> str:
-        return SELECTORS
+        return str(shipped(SELECTORS))
 
     @property
     def folder(self) -> str:
@@ -228,7 +229,7 @@ class Grid:
 
     def judge_files(self, judge: str) -> list[str]:
         """The judge's file, and nothing if there is none: the audit says that better."""
-        path = JUDGES / f"{judge}.yaml"
+        path = shipped(JUDGES / f"{judge}.yaml")
         return [str(path)] if path.is_file() else []
 
     @property
@@ -296,9 +297,9 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         results = f"./{results}"  # commands would take it for an option
     if "{" in results or "}" in results:
         raise ConfigError(f"brace in the results path {results!r}: choose a folder without it (a wildcard's mark)")
-    path = EXPERIMENTS / f"{name}.yaml"
+    path = shipped(EXPERIMENTS / f"{name}.yaml")
     if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in EXPERIMENTS.glob("*.yaml"))) or "none"
+        known = ", ".join(sorted(p.stem for p in shipped(EXPERIMENTS).glob("*.yaml"))) or "none"
         raise ConfigError(f"there is no experiment {name!r} in {EXPERIMENTS}: choose one of {known}")
     tree = compose([path])
     document = plain_value(tree)
@@ -311,23 +312,32 @@ def read_grid(options: Mapping[str, Any]) -> Grid:
         name=document["experiment"],
         experiment_file=str(path),
         results=results,
-        methods=tuple(str(method) for method in document["methods"]),
-        seeds=tuple(int(seed) for seed in document.get("seeds", [0])),
+        methods=_distinct("methods", (str(method) for method in document["methods"])),
+        seeds=_distinct("seeds", (int(seed) for seed in document.get("seeds", [0]))),
         external_runs=None if runs is None else str(runs),
         tables=_modules(document, "tables"),
         figures=_modules(document, "figures"),
         gradient=document.get("gradient") is not None,
         second_tags=document.get("second_tags") is True,
-        audited_judges=tuple((document.get("audit") or {}).get("judges") or ()),
+        audited_judges=_distinct("audit.judges", (document.get("audit") or {}).get("judges") or ()),
         checkpoints=_checkpoints(document),
         extended_files=tuple(sorted({os.path.relpath(name) for name in written_in(tree)} - {str(path)})),
         executor=executor,
-        site=str(options.get("site", "slurm/site.yaml")),
+        site=str(shipped(str(options.get("site", "slurm/site.yaml")))),
         verified=None if options.get("dataset") is None else str(options["dataset"]),
         retagging_judges=_judges(options.get("judge", reselect.get("judges", ()))),
         selectors=_names(options.get("selectors", reselect.get("selectors", ()))),
         reselects=document.get("reselect") is not None,
     )
+
+
+def _distinct(key: str, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """The entries; ConfigError naming the key and an entry that is there twice."""
+    found = tuple(entries)
+    for place, entry in enumerate(found):
+        if entry in found[:place]:
+            raise ConfigError(f"{key}: {entry!r} appears twice; name each entry once")
+    return found
 
 
 def _names(given: Any) -> tuple[str, ...]:
@@ -340,8 +350,8 @@ def _judges(given: Any) -> tuple[str, ...]:
     """Judges by name; ConfigError for one without a file."""
     names = _names(given)
     for name in names:
-        if name != "rules" and not (JUDGES / f"{name}.yaml").is_file():
-            known = ", ".join(["rules", *sorted(path.stem for path in JUDGES.glob("*.yaml"))])
+        if name != "rules" and not shipped(JUDGES / f"{name}.yaml").is_file():
+            known = ", ".join(["rules", *sorted(path.stem for path in shipped(JUDGES).glob("*.yaml"))])
             raise ConfigError(f"judge={name}: there is no judge file {JUDGES / name}.yaml; choose one of {known}")
     return names
 
@@ -356,10 +366,11 @@ def _modules(document: Mapping[str, Any], kind: str) -> tuple[str, ...]:
     """The experiment's tables or figures by name; ConfigError for one that has no module."""
     default = getattr(AnalysisSettings(), kind)
     chosen = (document.get("analysis") or {}).get(kind, default)
-    names = tuple(str(name) for name in chosen)
+    names = _distinct(f"analysis.{kind}", (str(name) for name in chosen))
     for name in names:
-        if not (ANALYSIS / kind / f"{name}.py").is_file():
-            known = sorted(p.stem for p in (ANALYSIS / kind).glob("*.py") if p.stem not in ("__init__", "command"))
+        modules = shipped(ANALYSIS / kind)
+        if not (modules / f"{name}.py").is_file():
+            known = sorted(p.stem for p in modules.glob("*.py") if p.stem not in ("__init__", "command"))
             raise ConfigError(
                 f"analysis.{kind}: there is no module {ANALYSIS / kind / name}.py; see {', '.join(known)}"
             )

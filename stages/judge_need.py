@@ -9,6 +9,7 @@ from typing import Any
 
 from rised.config import ConfigError
 from rised.config.overlays import compose, merge
+from rised.config.paths import shipped
 from rised.config.source import Mapping, Tree, plain_value, written_in
 from rised.methods.registry import piece_class
 
@@ -56,9 +57,9 @@ def named_judge_need(judge: str) -> JudgeNeed | None:
     """
     if judge == RULES:
         return None
-    path = Path(judge) if judge.endswith(".yaml") else JUDGES / f"{judge}.yaml"
+    path = Path(judge) if judge.endswith(".yaml") else shipped(JUDGES / f"{judge}.yaml")
     if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in JUDGES.glob("*.yaml")))
+        known = ", ".join(sorted(p.stem for p in shipped(JUDGES).glob("*.yaml")))
         raise ConfigError(f"there is no judge file {path}: choose one of {RULES}, {known}")
     endpoint = _served_at(compose([path]))
     return None if endpoint is None else JudgeNeed(endpoint, path)

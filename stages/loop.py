@@ -108,7 +108,13 @@ def training_plans(
 def validation_plans(
     config: RunSettings, panels: Mapping[str, Sequence[Task]], step: int, run: str
 ) -> list[EpisodePlan]:
-    """Original prompts only. The randomness is the same at every step and in every run, so that results are paired."""
+    """Original prompts only. The randomness is the same at every step and in every run, so that results are paired.
+
+    The initial evaluation (step 0) and that of the last update may have more rollouts per task than the others.
+    """
+    settings = config.validation
+    at_ends = settings.rollouts_per_task_at_ends if step in (0, config.updates) else None
+    count = at_ends or settings.rollouts_per_task
     return [
         EpisodePlan(
             task=task,
@@ -117,13 +123,13 @@ def validation_plans(
             group_id=f"{name}-{task.task_id}",
             rollout_index=index,
             run=run,
-            run_seed=config.validation.seed,
+            run_seed=settings.seed,
             weight_version=step,
             paired=True,
         )
         for name, panel in panels.items()
         for task in panel
-        for index in range(config.validation.rollouts_per_task)
+        for index in range(count)
     ]
 
 

@@ -5,7 +5,7 @@ Reads the experiment file, the model's config.json where the model is here alrea
 and while it learns, the tokens of a step, and, where something does not fit, settings with which it would. Writes
 nothing. Exit code 1 means that it does not fit.
 
-    python -m stages.plan configs/experiments/paper_qwen25_3b.yaml --memory-gb 80
+    python -m stages.plan --config configs/experiments/paper_qwen25_3b.yaml --memory-gb 80
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rised.config import ConfigError
+from rised.config.paths import add_named_path, required, shipped
 from rised.experiment import ExperimentConfig, RunConfig
 from rised.learner.footprint import FLOAT32, Part, learner_parts, number_bytes
 from rised.learner.settings import DeepSpeedLearnerSettings, LearnerSettings
@@ -65,7 +66,7 @@ class Cluster:
 
 def shape_of(config: RunConfig, root: Path = Path(".")) -> ModelShape:
     """The policy's shape, from its files if they are here. ConfigError if neither files nor setting say it."""
-    found = shape_of_folder(root / config.model.path) or config.model.shape
+    found = shape_of_folder(shipped(root / config.model.path)) or config.model.shape
     if found is None:
         raise ConfigError(
             f"there is no {config.model.path}/config.json here, and model.shape is not set: "
@@ -341,12 +342,13 @@ def report(config: RunConfig, experiment: ExperimentConfig, cluster: Cluster, me
 
 def main() -> None:
     parser = bare_parser("plan", __doc__)
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="experiment file (YAML)")
+    add_named_path(parser, "config", "experiment file (YAML)")
     add_overrides(parser)
     parser.add_argument("--method", help="method of the experiment (default: the one with the most episodes)")
     parser.add_argument("--memory-gb", type=float, help="memory of one device (default: placement.device_memory_gb)")
     parser.add_argument("--run", type=Path, help="a run directory whose episodes tell how long they are")
     args = parser.parse_args()
+    args.config = required(parser, args, "config")
     experiment = load_experiment(args.config, args.set)
     methods = [args.method] if args.method else experiment.methods
     runs = [load_run(args.config, method, experiment.seeds[0], args.set) for method in methods]

@@ -39,7 +39,7 @@ def run_header(
         "vocabulary_entries": vocabulary.entry_hashes,
         "judge": judge_id,
         "prompt_hashes": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(prompts.items())},
-        "policy_hash": folder_hash(Path(config.model.path)),
+        "policy_hash": folder_hash(config.model.folder),
         "rised": rised.__version__,
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES} | _further_packages(config),
@@ -73,7 +73,7 @@ def refuse_other_inputs(config: RunConfig, tasks: Sequence[Task], vocabulary: Vo
     header = RunReader(run).header()
     now = {
         "panel_hashes": {split: panel_hash(tasks, split) for split in ("train", "validation")},
-        "policy_hash": folder_hash(Path(config.model.path)),
+        "policy_hash": folder_hash(config.model.folder),
     }
     for key, value in now.items():
         if header.get(key) != value:
@@ -95,7 +95,7 @@ def code_hash() -> str:
 
 def _further_packages(config: RunConfig) -> dict[str, str]:
     """What brings the policy, where it is no folder; what learns and what plays, where it is not torch alone."""
-    names = [] if Path(config.model.path).is_dir() else [config.model.path]
+    names = [] if config.model.folder.is_dir() else [config.model.path]
     names += ["deepspeed"] if config.learner.type == "deepspeed" else []
     return {name: version(name) for name in names} | ENGINES[config.engine.type].packages(config.engine)
 
@@ -122,7 +122,7 @@ def validation_basis(config: RunSettings, tasks: Sequence[Task]) -> dict[str, An
     settings = {
         key: value for key, value in strict_values(config).items() if key.split(".")[0] in parts and key not in other
     }
-    policy = folder_hash(Path(config.model.path))
+    policy = folder_hash(config.model.folder)
     return {**settings, "validation panel": panel_hash(tasks, VALIDATION), "policy": policy}
 
 

@@ -23,6 +23,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from rised.config.paths import shipped
 from stages.cli import bare_parser, run_stage
 from stages.grid import Grid, read_grid
 from stages.progress import FILE, plain_line, run_table
@@ -99,6 +100,8 @@ def main() -> None:
         sys.executable,
         "-m",
         "snakemake",
+        "--snakefile",
+        str(shipped("Snakefile")),
         "--cores",
         str(args.jobs),
         "--rerun-triggers",

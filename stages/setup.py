@@ -17,9 +17,11 @@ import pyarrow as pa
 from rised.config import ConfigError
 from rised.config.loader import bind, load, load_text
 from rised.config.overlays import apply_overrides, compose, merge
+from rised.config.paths import shipped
 from rised.config.resolved import refuse_changed_strict_keys
 from rised.config.source import Mapping, Origin, Scalar, Tree
 from rised.environments.base import Task
+from rised.environments.discovery import get
 from rised.environments.pool import EnvironmentPool
 from rised.experiment import GRID_KEYS, ExperimentConfig, RunConfig, RunSettings, environment_settings
 from rised.methods.composition import Method
@@ -35,10 +37,10 @@ PANEL_PER_GROUP = 2
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
-    """The whole experiment, validated; ConfigError if it names a method that has no file."""
+    """The whole experiment, validated; ConfigError if it names a method that has no file of that name."""
     experiment = load(ExperimentConfig, [path], overrides)
     for method in experiment.methods:
-        _method_file(method, f"{path}: methods: ")
+        _method_document(_method_file(method, f"{path}: methods: "))
     return experiment
 
 
@@ -101,9 +103,11 @@ def refuse_untaggable(config: RunConfig) -> None:
 
 
 def _method_file(method: str, where: str = "") -> Path:
-    path = METHODS / f"{method}.yaml"
+    path = shipped(METHODS / f"{method}.yaml")
     if not path.is_file():
-        known = sorted(p.stem for p in METHODS.glob("*.yaml"))
+        known = sorted(p.stem for p in shipped(METHODS).glob("*.yaml"))
+        if not known:
+            raise ConfigError(f"{where}there is no {METHODS} here: run from the folder of a checkout")
         near = difflib.get_close_matches(method, known, n=1)
         advice = f"; did you mean {near[0]!r}?" if near else "."
         raise ConfigError(f"{where}there is no method file {path}{advice} Known methods are {', '.join(known)}.")
@@ -114,6 +118,9 @@ def _method_document(path: Path) -> Mapping:
     settings = compose([path]).items.get("method")
     if not isinstance(settings, Mapping):
         raise ConfigError(f"{path}: a method file holds one mapping under the key `method`")
+    name = settings.items.get("name")
+    if isinstance(name, Scalar) and name.text != path.stem:
+        raise ConfigError(f"{name.origin}: method.name is {name.text!r} in the file of {path.stem!r}: they must agree")
     return settings
 
 
@@ -154,7 +161,11 @@ def panel_hash(tasks: Sequence[Task], split: str) -> str:
 
 
 def open_pool(config: RunSettings) -> EnvironmentPool:
-    """The environment workers of a run."""
+    """The environment workers of a run, after the files that ``prepare`` wrote for them and that are gone."""
+    for name, entry in config.environments.items():
+        restore = get(name).restore
+        if restore is not None:
+            restore(entry.settings)
     return EnvironmentPool(
         environment_settings(config),
         config.rollout.environment_workers,

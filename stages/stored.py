@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from rised.config import ConfigError, Settings, strict
 from rised.config.loader import bind
 from rised.config.overlays import apply_overrides, compose
+from rised.config.paths import shipped
 from rised.config.source import Mapping
 from rised.experiment import RunConfig, run_directory
 from rised.methods.base import PromptGroup
@@ -46,9 +47,9 @@ class JudgeFile(Settings):
 
 def load_judge(name: str, overrides: Sequence[str] = ()) -> JudgeSettings:
     """The judge of ``configs/judges/<name>.yaml``, or for ``rules`` the rules themselves; ConfigError if unknown."""
-    path = JUDGES / f"{name}.yaml"
+    path = shipped(JUDGES / f"{name}.yaml")
     if name != RULES and not path.is_file():
-        known = ", ".join(sorted(p.stem for p in JUDGES.glob("*.yaml")))
+        known = ", ".join(sorted(p.stem for p in shipped(JUDGES).glob("*.yaml")))
         raise ConfigError(f"there is no judge file {path}: choose one of {RULES}, {known}")
     document = compose([path] if name != RULES else [])
     own = {key: value for key, value in document.items.items() if key == "rubrics"}

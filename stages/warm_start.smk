@@ -2,7 +2,7 @@ rule nano_policy:
     message:
         "Nano policy: tokenizer and supervised warm start on expert transcripts" + PLAN.note("nano_policy")
     input:
-        "configs/nano_policy.yaml",
+        str(shipped("configs/nano_policy.yaml")),
     output:
         f"{GRID.results}/nano_policy/model.safetensors",
     log:

@@ -20,6 +20,7 @@ from rised.nano_policy import NanoPolicyConfig
 from rised.rubrics.judges import make_judge
 from rised.rubrics.vocabulary import load_vocabulary
 from rubric_discovery.settings import DiscoverySettings
+from slurm.job_files import JobFiles, StageCall
 from stages.judge_replica import command as replica_command
 from stages.judge_replica import slices
 from stages.serve_judge import load_judge
@@ -79,12 +80,15 @@ def test_every_file_is_covered_by_a_test_below() -> None:
 def test_every_experiment_loads_with_each_method_and_seed(path: Path) -> None:
     experiment = load_experiment(path)
     assert experiment.experiment == path.stem, "an experiment's file and its results folder have one name"
+    kinds = []
     for method in experiment.methods:
         for seed in experiment.seeds:
             run = load_run(path, method, seed)
             assert (run.method.name, run.seed, run.experiment) == (method, seed, path.stem)
             assert run.method.candidate_groups >= run.method.selected_groups
             assert set(run.environments) == set(experiment.environments)
+            kinds.append(run.method.kl)
+    assert all(kind == kinds[0] for kind in kinds) and not kinds[0].skip_zero_signal, "KL weighs all methods alike"
 
 
 @pytest.mark.parametrize("path", DISCOVERIES, ids=names(DISCOVERIES))
@@ -104,6 +108,19 @@ def test_a_saved_run_loads_back_equal_with_equal_hashes(path: Path, method: str,
     assert changed_strict_keys(run, again) == []
 
 
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=names(EXPERIMENTS))
+def test_a_jobs_copy_of_an_experiment_file_is_the_same_experiment(path: Path, tmp_path: Path) -> None:
+    call = StageCall("train", "train", ("python", "-m", "stages.train", "--config", str(path), "--seed", "0"), (), ())
+    words = JobFiles(tmp_path).pin(call).command
+    copy = Path(words[4])
+    assert (words[:4], words[5:]) == (call.command[:4], call.command[5:]) and copy.parent == tmp_path
+    text = copy.read_text()
+    assert "extends" not in text and JobFiles(tmp_path).pin(call).command == words and copy.read_text() == text
+    assert load_experiment(copy) == load_experiment(path)
+    run, copied = (load_run(file, load_experiment(path).methods[-1], 0) for file in (path, copy))
+    assert copied == run and (settings_hash(copied), full_hash(copied)) == (settings_hash(run), full_hash(run))
+
+
 @pytest.mark.parametrize("path", METHODS, ids=names(METHODS))
 def test_every_method_file_holds_the_method_of_its_name_and_is_in_some_experiment(path: Path) -> None:
     experiment = next(e for e in EXPERIMENTS if path.stem in read_plain(e).get("methods", []))
@@ -113,7 +130,8 @@ def test_every_method_file_holds_the_method_of_its_name_and_is_in_some_experimen
 @pytest.mark.parametrize("path", ENVIRONMENTS, ids=names(ENVIRONMENTS))
 def test_every_environment_overlay_is_read_by_the_environments_own_settings(path: Path) -> None:
     written = read_plain(path)["environments"][path.stem]["settings"]
-    experiment = load(ExperimentConfig, [CONFIGS / "experiments" / "quickstart.yaml", path])
+    quickstart = CONFIGS / "experiments" / "quickstart.yaml"
+    experiment = load(ExperimentConfig, [quickstart, path], ["rollout.max_new_tokens_per_turn=64"])
     settings = experiment.environments[path.stem].settings
     assert type(settings) is discover()[path.stem].settings_type
     resolved = {key: value for key, value, _ in keys(settings)}

@@ -272,6 +272,26 @@ def test_a_table_that_has_no_module_is_refused_with_the_known_ones(plan: Plan, m
     (plan.folder / "configs" / "experiments" / "misnamed.yaml").unlink()
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("seeds: [0, 0]", "seeds: 0 appears twice"),
+        ("methods: [rised, rised]", "methods: 'rised' appears twice"),
+        ("audit: {judges: [rules, rules]}", r"audit\.judges: 'rules' appears twice"),
+        ("analysis: {figures: [figure2, figure2]}", r"analysis\.figures: 'figure2' appears twice"),
+    ],
+)
+def test_a_repeated_entry_is_refused_before_anything_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    monkeypatch.setattr("stages.grid.EXPERIMENTS", tmp_path)
+    (tmp_path / "twice.yaml").write_text(
+        f"extends: [{REPOSITORY}/configs/experiments/smoke.yaml]\nexperiment: twice\n{text}\n"
+    )
+    with pytest.raises(ConfigError, match=words):
+        read_grid({"experiment": "twice"})
+
+
 def finish(grid: Grid, root: Path) -> None:
     """Put every product of an experiment in place, in the order in which they are made."""
     products = [grid.tasks, grid.warm_start, *grid.analysed_files, *grid.table_files, *grid.figure_files, grid.report]

@@ -50,6 +50,11 @@ def _judge(config: Mapping[str, Any]) -> object:
     )
 
 
+def _validation_rollouts(config: Mapping[str, Any]) -> object:
+    count, at_ends = (config.get(f"validation.rollouts_per_task{key}") for key in ("", "_at_ends"))
+    return count if at_ends in (None, count) else f"{count} (first and last: {at_ends})"
+
+
 def _reasoning(config: Mapping[str, Any]) -> object:
     thinking = config.get("model.template_arguments.enable_thinking")
     return None if thinking is None else "enabled" if thinking else "disabled"
@@ -68,7 +73,7 @@ PUBLISHED: dict[str, tuple[str, Reader]] = {
     "judge": ("Judge", _judge),
     "rubrics": ("Rubrics", lambda _: len(load_vocabulary())),
     "skills": ("Skills", lambda _: len(load_vocabulary().skill_ids)),
-    "validation_rollouts_per_prompt": ("Validation rollouts per prompt", key("validation.rollouts_per_task")),
+    "validation_rollouts_per_prompt": ("Validation rollouts per prompt", _validation_rollouts),
 }
 """Setting of the paper's table -> its words, and how it is read from a run's configuration."""
 

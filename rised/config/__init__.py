@@ -4,6 +4,6 @@ Rooms define their own settings beside their code by subclassing :class:`Setting
 """
 
 from rised.config.errors import ConfigError
-from rised.config.settings import Chosen, Settings, operational, strict
+from rised.config.settings import DISTINCT, Chosen, Settings, operational, strict
 
-__all__ = ["Chosen", "ConfigError", "Settings", "operational", "strict"]
+__all__ = ["DISTINCT", "Chosen", "ConfigError", "Settings", "operational", "strict"]

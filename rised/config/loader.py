@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from rised.config.binding import Binder
 from rised.config.errors import ConfigError, Problem
 from rised.config.overlays import compose, compose_text
+from rised.config.paths import shipped
 from rised.config.source import Mapping, Origin, Scalar, Sequence, Tree, plain_value, read
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -38,7 +39,7 @@ def load_text(
 
 def read_plain(path: Path | str) -> Any:
     """A YAML file without a model: dictionaries, lists and scalars by the core rules of YAML 1.2."""
-    return plain_value(read(Path(path)))
+    return plain_value(read(shipped(path)))
 
 
 def bind(model_class: type[Model], document: Mapping) -> Model:

@@ -12,6 +12,7 @@ from collections.abc import Sequence as SequenceABC
 from pathlib import Path
 
 from rised.config.errors import ConfigError, Problem
+from rised.config.paths import shipped
 from rised.config.source import Mapping, Origin, Scalar, Sequence, Tree, core_value, parse, read
 
 EXTENDS = "extends"
@@ -34,18 +35,25 @@ def compose_text(text: str, source: str, overrides: SequenceABC[str] = ()) -> Ma
     return apply_overrides(document, overrides)
 
 
-def merge(base: Mapping, over: Mapping) -> Mapping:
-    """``over`` laid on ``base``; neither is changed."""
+def merge(base: Mapping, over: Mapping, above: str = "") -> Mapping:
+    """``over`` laid on ``base``; neither is changed. ``above``: the dotted key of both, for messages.
+
+    ConfigError for an empty mapping over one with keys, which would change nothing.
+    """
     items, keys = dict(base.items), dict(base.keys)
     for key, value in over.items.items():
-        items[key] = _laid(items.get(key), value)
+        items[key] = _laid(items.get(key), value, f"{above}.{key}" if above else key)
         keys[key] = over.keys[key]
     return Mapping(items, keys, over.origin)
 
 
-def _laid(below: Tree | None, over: Tree) -> Tree:
+def _laid(below: Tree | None, over: Tree, key: str) -> Tree:
     if isinstance(below, Mapping) and isinstance(over, Mapping) and not _type_differs(below, over):
-        return merge(below, over)
+        if below.items and not over.items:
+            names = ", ".join(below.items)
+            message = f"{{}} changes nothing: mappings are merged key by key; name the keys to change (there: {names})"
+            raise ConfigError([Problem(str(over.origin), key, message)])
+        return merge(below, over, key)
     return over
 
 
@@ -62,6 +70,7 @@ def _mapping(tree: Tree, source: str) -> Mapping:
 
 def _document(path: Path, chain: tuple[Path, ...]) -> Mapping:
     """The document with what it extends; ``chain`` are the documents that led here."""
+    path = shipped(path)
     resolved = path.resolve()
     if resolved in chain:
         names = " extends ".join(step.name for step in (*chain[chain.index(resolved) :], resolved))
@@ -84,7 +93,11 @@ def _parents(tree: Tree | None, origin: Origin) -> list[str]:
         return []
     if not isinstance(tree, Sequence) or not all(isinstance(item, Scalar) and item.text for item in tree.items):
         raise ConfigError([Problem(str(origin), EXTENDS, "give a list of paths relative to this file: [../base.yaml]")])
-    return [item.text for item in tree.items if isinstance(item, Scalar)]
+    names = [item.text for item in tree.items if isinstance(item, Scalar)]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise ConfigError([Problem(str(origin), EXTENDS, f"{name!r} appears twice; name each file once")])
+    return names
 
 
 def apply_overrides(document: Mapping, overrides: SequenceABC[str]) -> Mapping:
@@ -121,5 +134,7 @@ def _over_element(below: Sequence, path: list[str], value: Tree, origin: Origin,
         raise ConfigError([Problem(str(origin), above, message)])
     index = int(name)
     element = _over(below.items[index], rest, value, origin, f"{above}.{name}")
-    items = [_laid(item, element) if place == index else item for place, item in enumerate(below.items)]
+    items = [
+        _laid(item, element, f"{above}.{name}") if place == index else item for place, item in enumerate(below.items)
+    ]
     return Sequence(items, below.origin)

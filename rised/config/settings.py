@@ -6,17 +6,17 @@ An *operational* key (worker count, partition, progress) may. Every field says w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 
 class Settings(BaseModel):
-    """Frozen, and unknown keys fail."""
+    """Frozen; unknown keys fail, and so do infinite numbers and NaN."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def strict(default: Any = ..., *, description: str, in_hash_at_default: bool = True, **constraints: Any) -> Any:
@@ -31,6 +31,17 @@ def strict(default: Any = ..., *, description: str, in_hash_at_default: bool = T
 def operational(default: Any = ..., *, description: str, **constraints: Any) -> Any:
     """A field that may change in a resumed run without changing its result."""
     return Field(default, description=description, json_schema_extra={"resume": "operational"}, **constraints)
+
+
+def _refuse_repetition(values: Sequence[Any] | None) -> Sequence[Any] | None:
+    for place, value in enumerate(values or ()):
+        if values is not None and value in values[:place]:
+            raise ValueError(f"{value!r} appears twice; name each entry once")
+    return values
+
+
+DISTINCT = AfterValidator(_refuse_repetition)
+"""Marks a list (``Annotated[list[str], DISTINCT]``) in which an entry given twice is a mistake."""
 
 
 @dataclass(frozen=True, slots=True)

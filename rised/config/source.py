@@ -8,6 +8,7 @@ keys, unknown tags and merge keys are errors. Overlays are in ``overlays``.
 from __future__ import annotations
 
 import functools
+import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,6 +180,29 @@ def plain_value(tree: Tree) -> Any:
     if isinstance(tree, Sequence):
         return [plain_value(item) for item in tree.items]
     return {key: plain_value(value) for key, value in tree.items.items()}
+
+
+def text_of(tree: Tree) -> str:
+    """YAML of a composed document. Read again it gives the same tree: plain scalars stay plain, quoted ones quoted."""
+    yaml, stream = YAML(typ="safe", pure=True), io.StringIO()
+    yaml.default_flow_style = False
+    yaml.width = 1 << 20
+
+    def scalar(text: str, quoted: bool) -> ScalarNode:
+        plain = "" if quoted else str(yaml.resolver.resolve(ScalarNode, text, (True, False)))
+        return ScalarNode(plain or "tag:yaml.org,2002:str", text, style='"' if quoted else None)
+
+    def node(tree: Tree) -> Node:
+        if isinstance(tree, Mapping):
+            pairs = [(scalar(key, True), node(value)) for key, value in tree.items.items()]
+            return MappingNode("tag:yaml.org,2002:map", pairs, flow_style=not pairs)
+        if isinstance(tree, Sequence):
+            items = [node(item) for item in tree.items]
+            return SequenceNode("tag:yaml.org,2002:seq", items, flow_style=not items)
+        return scalar(tree.text if tree.text or tree.quoted else "null", tree.quoted)
+
+    yaml.serialize(node(tree), stream)
+    return stream.getvalue()
 
 
 def written_in(tree: Tree | None) -> set[str]:

@@ -91,7 +91,8 @@ class EnvironmentSpec:
     loaded from the user's files). ``max_turns``: the benchmark's own limit. ``measures(infos)``: for a benchmark that
     measures more than success, name -> value of one episode from the logs of its turns; the metrics hold the mean of
     each over the episodes that have it. ``traits(task)``: what another task may have in common with this one without
-    being the same, name in the plural -> value; how much of it panels share is printed and recorded.
+    being the same, name in the plural -> value; how much of it panels share is printed. ``restore(settings)``: where
+    ``prepare`` leaves files beside the tasks, writes those again that are missing or damaged.
     """
 
     name: str
@@ -100,6 +101,7 @@ class EnvironmentSpec:
     prepare: Callable[[Any, str, int, int], list[Task]]
     max_turns: int
     measures: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, float]] | None = None
+    restore: Callable[[Any], object] | None = None
     traits: Callable[[Task], Mapping[str, Any]] | None = None
 
     def overlap(self, tasks: Sequence[Task], others: Sequence[Task]) -> dict[str, int]:

@@ -255,8 +255,8 @@ class EnvironmentPool:
         self._idle_deaths = 0
         if "error" in answer:
             if answer["in_make"]:
-                raise EnvironmentFault(f"{answer['error']}\n{answer['traceback']}")
-            log.warning("%s", printable(f"{answer['error']}\n{answer['traceback']}"))
+                raise EnvironmentFault(answer["error"] + answer["traceback"])
+            log.warning("%s", printable(answer["error"] + answer["traceback"]))
             episode.alive = False
             return self.lose(job, answer["error"], results)
         payload = answer["ok"]
@@ -327,5 +327,5 @@ class EnvironmentPool:
         """Wait for the answer to a request that concerns no episode."""
         answer = worker.receive(self.timeout_s)
         if "error" in answer:
-            raise EnvironmentFault(f"{answer['error']}\n{answer['traceback']}")
+            raise EnvironmentFault(answer["error"] + answer["traceback"])
         return answer["ok"]

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
-from rised.environments.base import Environment, Resting, Task
+from rised.environments.base import Environment, EnvironmentFault, Resting, Task
 from rised.environments.discovery import get
 
 HEADER = struct.Struct(">I")
@@ -50,20 +50,18 @@ class Worker:
         self._slots: dict[int, tuple[str, Environment]] = {}
 
     def handle(self, request: dict[str, Any]) -> bytes:
-        """The framed answer to one request; exceptions become answers with a traceback."""
+        """The framed answer to one request; exceptions become answers, unexpected ones with a traceback."""
         try:
             return encode_message({"ok": getattr(self, f"_do_{request['op']}")(request)})
         except Exception as error:
             slot = request.get("slot")
             if slot is not None:
                 self._discard(slot)
-            return encode_message(
-                {
-                    "error": f"{type(error).__name__}: {error}",
-                    "traceback": traceback.format_exc(limit=-8),
-                    "in_make": isinstance(error, _MakeFailed),
-                }
-            )
+            in_make = isinstance(error, _MakeFailed)
+            expected = isinstance(error.__cause__ if in_make else error, EnvironmentFault | OSError)
+            text = str(error) if in_make else f"{type(error).__name__}: {error}"
+            trace = "" if expected else f"\n{traceback.format_exc(limit=-8)}"
+            return encode_message({"error": text, "traceback": trace, "in_make": in_make})
 
     def _do_configure(self, request: dict[str, Any]) -> dict[str, int]:
         """Returns each environment's own limit of turns."""
@@ -109,7 +107,8 @@ class Worker:
         try:
             return self._makers[name](self._settings[name])
         except Exception as error:
-            raise _MakeFailed(f"{name} cannot be built: {type(error).__name__}: {error}") from error
+            kind = "" if isinstance(error, EnvironmentFault) else f"{type(error).__name__}: "
+            raise _MakeFailed(f"{name} cannot be built: {kind}{error}") from error
 
     def _release(self, slot: int) -> None:
         if slot in self._slots:

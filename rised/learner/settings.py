@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from rised.config.settings import Settings, operational, strict
+
+Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class LearnerSettings(Settings):
@@ -20,7 +22,7 @@ class LearnerSettings(Settings):
     type: Literal["torch"] = strict("torch", description="Every process holds all weights and the whole optimiser.")
     learning_rate: float = strict(1e-6, gt=0.0, description="Learning rate after the warm-up; constant from then on.")
     warmup_updates: int = strict(0, ge=0, description="Updates over which the learning rate rises linearly.")
-    betas: tuple[float, float] = strict((0.9, 0.999), description="AdamW's decay rates of the two moments.")
+    betas: tuple[Share, Share] = strict((0.9, 0.999), description="AdamW's decay rates of the two moments, below 1.")
     epsilon: float = strict(1e-8, gt=0.0, description="AdamW's epsilon.")
     weight_decay: float = strict(0.0, ge=0.0, description="AdamW's decoupled weight decay.")
     gradient_clip: float | None = strict(1.0, gt=0.0, description="Limit of the gradient's norm; null: no limit.")

@@ -75,8 +75,8 @@ class KLSettings(Settings):
     skip_zero_signal: bool = strict(
         False,
         description="Take the term over sequences with a policy gradient or a teacher only, in its mean too. Cheaper; "
-        "but a method whose groups often carry neither then weighs it more per sequence, and the paper's step times "
-        "show a reference pass over all.",
+        "but a method whose groups often carry neither then weighs it more per sequence, so leave it off where methods "
+        "are compared (no shipped experiment sets it). The paper's step times show a reference pass over all.",
     )
 
     @model_validator(mode="after")

@@ -23,12 +23,12 @@ def main() -> int:
     args = parser.parse_args()
     try:
         model, tokenizer = load_policy(ModelSettings(path=args.model))
-    except ModelError as error:
+        args.out.mkdir(parents=True, exist_ok=True)
+        tokenizer.save_pretrained(args.out)
+        model.save_pretrained(args.out)
+    except (ModelError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    args.out.mkdir(parents=True, exist_ok=True)
-    tokenizer.save_pretrained(args.out)
-    model.save_pretrained(args.out)
     print(args.out)
     return 0
 

@@ -25,7 +25,9 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from rised.config.paths import shipped
 from rised.models.errors import ModelError
+from rised.models.forward import embedding_count
 from rised.models.settings import ModelSettings
 
 log = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ def load_policy(settings: ModelSettings, root: Path = Path(".")) -> tuple[PreTra
     dtype = DTYPES[settings.dtype]
     if settings.path == SMOLLM2:
         return _load_smollm2(dtype, settings.attention)
-    folder = root / settings.path
+    folder = shipped(root / settings.path)
     if not (folder / "config.json").is_file():
         raise ModelError(f"no model at {folder}: it has no config.json; build it or correct model.path")
     if not any(folder.glob("*.safetensors")):
@@ -91,7 +93,7 @@ def tokenizer_size(tokenizer: PreTrainedTokenizerBase) -> int:
 
 def _compare_sizes(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Refuse ids without an embedding; note embeddings without a token beyond the usual padding of the matrix."""
-    tokens, embeddings = tokenizer_size(tokenizer), model.get_input_embeddings().num_embeddings
+    tokens, embeddings = tokenizer_size(tokenizer), embedding_count(model)
     if tokens > embeddings:
         raise ModelError(
             f"{name}: the tokenizer has token ids up to {tokens - 1}, the model {embeddings} embeddings; "

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import model_validator
 
 from rised.config import Settings, operational, strict
+from rised.config.paths import shipped
 from rised.models.shape import ModelShape
 
 Dtype = Literal["float32", "bfloat16"]
@@ -34,6 +36,11 @@ class ModelSettings(Settings):
     shape: ModelShape | None = operational(
         None, description="The model's shape, for a plan where its files are not; null: as its config.json says."
     )
+
+    @property
+    def folder(self) -> Path:
+        """Where ``path`` is found; no folder is there for a model that a package ships."""
+        return shipped(self.path)
 
 
 class GenerationSettings(Settings):

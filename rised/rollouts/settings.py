@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
+
+from pydantic import Field
 
 from rised.config import operational, strict
 from rised.models.settings import GenerationSettings
@@ -11,7 +14,7 @@ from rised.models.settings import GenerationSettings
 class RolloutSettings(GenerationSettings):
     """Limits of an episode and how episodes are run."""
 
-    max_turns: dict[str, int] = strict(
+    max_turns: dict[str, Annotated[int, Field(gt=0)]] = strict(
         {}, description="Turns by environment; absent ones use the benchmark's own limit."
     )
     max_episode_tokens: int = strict(

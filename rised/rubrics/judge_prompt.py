@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rised.rubrics.prompt_file import REPOSITORY, Messages, asked_again, filled, read_prompt
+from rised.rubrics.prompt_file import Messages, asked_again, filled, read_prompt
 from rised.rubrics.vocabulary import Polarity, Rubric
 
-__all__ = ["REPOSITORY", "JudgePrompt", "Messages", "load_prompt", "states_of"]
+__all__ = ["JudgePrompt", "Messages", "load_prompt", "states_of"]
 
 _PLACES = {
     "System": {"environment", "count", "rubrics", "example"},

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rised.config.paths import shipped
 from rised.rubrics.base import RubricError
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 Messages = list[dict[str, str]]
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _OPENS_CONTROL_TOKEN = re.compile(r"<(?!\s)|\[(?=/?[A-Za-z_]*[A-Z]{2}[A-Za-z_]*\])(?!SEP\])")
@@ -44,7 +44,7 @@ def read_prompt(
     ``places``: heading -> the places that may stand under it, ``required``: those that must. ``what`` names the prompt
     in errors ("the judge's prompt"). RubricError says what the file lacks.
     """
-    file = Path(path) if Path(path).is_file() else REPOSITORY / path
+    file = shipped(path)
     try:
         data = file.read_bytes()
         text = data.decode("utf-8")

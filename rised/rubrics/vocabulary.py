@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rised.config.errors import ConfigError
 from rised.config.loader import load
+from rised.config.paths import shipped
 from rised.rubrics.base import RubricError
 
 DEFAULT_VOCABULARY = Path(__file__).resolve().parents[2] / "data" / "vocabulary.yaml"
@@ -319,6 +321,7 @@ def load_vocabulary(
     ``edited`` accepts a frozen vocabulary that a person has changed since. Raises RubricError that lists every fault
     with its place in the file.
     """
+    path = shipped(path)
     if path.resolve() == DEFAULT_VOCABULARY:
         rubric_count, skill_count = rubric_count or RUBRIC_COUNT, skill_count or SKILL_COUNT
     try:
@@ -377,11 +380,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "documents", type=Path, nargs="*", metavar="FILE", help="Markdown file with the table's markers"
     )
     documents: list[Path] = parser.parse_args(arguments).documents
-    vocabulary = load_vocabulary()
-    if not documents:
-        print(markdown_table(vocabulary), end="")
-    for document in documents:
-        document.write_text(with_table(document.read_text(encoding="utf-8"), vocabulary), encoding="utf-8")
+    try:
+        vocabulary = load_vocabulary()
+        if not documents:
+            print(markdown_table(vocabulary), end="")
+        for document in documents:
+            document.write_text(with_table(document.read_text(encoding="utf-8"), vocabulary), encoding="utf-8")
+    except (RubricError, OSError) as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

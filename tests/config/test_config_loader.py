@@ -143,7 +143,6 @@ def test_overrides_follow_the_rules_of_files(lr_yaml: Path) -> None:
         ("anything: [1, 1e3, no, true, 0123, ~, 'x', {a: .inf}]", None),
         ("cluster: {requeue: false}", ("cluster.requeue", False)),
         ("folder: 1.10", ("folder", Path("1.10"))),
-        ("weights: {a: .inf}", ("weights", {"a": math.inf})),
         ("stages: [{lr: 1e-4}, {}]", ("stages.0.lr", 1e-4)),
     ],
 )
@@ -178,6 +177,8 @@ def test_scalars_by_type(text: str, value: tuple[str, Any] | None) -> None:
         ("optimiser: {type: adm}", "x.yaml:1: optimiser: .*did you mean 'adam'?"),
         ("colours: [rad]", "x.yaml:1: colours.0: .*did you mean 'red'?"),
         ("workers: 3", "x.yaml:1: workers: unknown key here; did you mean 'cluster.workers'?"),
+        ("weights: {a: .inf}", "x.yaml:1: weights.a: .*finite number"),
+        ("optimiser: {type: sgd, lr: .nan}", "x.yaml:1: optimiser.lr: .*finite number"),
         ("zzz: 3", "x.yaml:1: zzz: unknown key; the nearest valid key is "),
         ("name: aaaaaaaaaaaaaaaaaaaaaaaaa", "x.yaml:1: name: a name has at most 20 characters"),
         ("a: 1\nname: [", "x.yaml:2: not valid YAML"),
@@ -245,7 +246,11 @@ def test_documents_that_extend_each_other_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("extends", "message"),
-    [("[nothing.yaml]", "a.yaml:1: extends: there is no file .*nothing.yaml"), ("x.yaml", "give a list of paths")],
+    [
+        ("[nothing.yaml]", "a.yaml:1: extends: there is no file .*nothing.yaml"),
+        ("x.yaml", "give a list of paths"),
+        ("[x.yaml, x.yaml]", "a.yaml:1: extends: 'x.yaml' appears twice"),
+    ],
 )
 def test_what_cannot_be_extended_is_named(tmp_path: Path, extends: str, message: str) -> None:
     (tmp_path / "a.yaml").write_text(f"extends: {extends}\n")

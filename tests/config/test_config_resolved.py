@@ -12,7 +12,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 import rised
 from rised.config import ConfigError, Settings, operational, strict
@@ -29,11 +29,13 @@ from rised.config.resolved import (
 
 
 class Inner(Settings):
+    model_config = ConfigDict(allow_inf_nan=True)
     lr: float = strict(1e-6, description="")
     workers: int = operational(2, description="")
 
 
 class Outer(Settings):
+    model_config = ConfigDict(allow_inf_nan=True)
     name: str = strict("x", description="")
     inner: Inner = strict(Inner(), description="")
     place: Inner = operational(Inner(), description="")

@@ -22,6 +22,7 @@ class CountdownSettings(Settings):
 
     diary: str = strict("", description="Folder for marks of misbehaviour.")
     limit: int = strict(100, description="Numbers are below this.", gt=1)
+    broken: str = strict("", description="What keeps the environment from being built: `refused`, `absent` or a bug.")
 
 
 class Countdown:
@@ -31,6 +32,12 @@ class Countdown:
     """
 
     def __init__(self, settings: CountdownSettings) -> None:
+        if settings.broken == "refused":
+            raise EnvironmentFault("no engine here: install it")
+        if settings.broken == "absent":
+            Path("/nonexistent/engine").read_bytes()
+        if settings.broken:
+            raise AssertionError("a bug")
         self.settings = settings
         self.number = self.turn = 0
         self.task: Task | None = None

@@ -164,6 +164,30 @@ def test_settings_that_an_environment_refuses_stop_at_once(tmp_path: Path) -> No
         EnvironmentPool({"countdown": Wrong(diary=str(tmp_path))}, 1, plugin_modules=PLUGINS)
 
 
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        ("refused", "countdown cannot be built: no engine here: install it"),
+        (
+            "absent",
+            "countdown cannot be built: FileNotFoundError: [Errno 2] No such file or directory: '/nonexistent/engine'",
+        ),
+    ],
+)
+def test_an_expected_fault_of_a_worker_is_told_in_one_line(tmp_path: Path, broken: str, told: str) -> None:
+    with EnvironmentPool({"countdown": CountdownSettings(broken=broken)}, 1, plugin_modules=PLUGINS) as pool:
+        for attempt in (lambda: pool.system_prompt("countdown"), lambda: pool.reset_many([(0, task(0), 0)])):
+            with pytest.raises(EnvironmentFault) as caught:
+                attempt()
+            assert str(caught.value) == told
+
+
+def test_a_bug_in_a_worker_is_told_with_its_traceback(tmp_path: Path) -> None:
+    with EnvironmentPool({"countdown": CountdownSettings(broken="bug")}, 1, plugin_modules=PLUGINS) as pool:
+        with pytest.raises(EnvironmentFault, match="countdown cannot be built: AssertionError: a bug\nTraceback"):
+            pool.system_prompt("countdown")
+
+
 def test_an_unknown_environment_names_the_known_ones() -> None:
     with pytest.raises(EnvironmentFault, match="unknown environment 'nowhere'; known: .*countdown"):
         discovery.get("nowhere")

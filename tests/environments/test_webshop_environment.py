@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,7 +16,7 @@ from rised.environments.base import EnvironmentFault, StepResult, Task
 from rised.environments.discovery import get
 from rised.environments.webshop import WebshopEnvironment, WebshopSettings, prepare
 from rised.environments.webshop.session import Page
-from rised.environments.webshop.store import _load_shop, shop_folder
+from rised.environments.webshop.store import _load_shop, prepare_shop, restore_shop, shop_folder
 from rised.environments.webshop.styles import STYLES
 
 
@@ -277,6 +278,25 @@ def test_a_shop_that_was_not_prepared_or_was_changed_is_refused(tmp_path: Path) 
     _load_shop.cache_clear()
     with pytest.raises(EnvironmentFault, match="differs from its card"):
         WebshopEnvironment(settings)
+
+
+def test_prepared_files_that_were_removed_or_changed_are_written_again_as_they_were(tmp_path: Path) -> None:
+    settings = WebshopSettings(cache_dir=str(tmp_path / "cache"), product_count=20)
+    folder = prepare_shop(settings)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    inode = folder.stat().st_ino
+    restore_shop(settings)
+    assert folder.stat().st_ino == inode, "what is whole is left alone"
+    for harm in (
+        lambda: shutil.rmtree(tmp_path / "cache"),
+        lambda: (folder / "title_nouns.json").unlink(),
+        lambda: (folder / "items_shuffle.json").write_text("[]"),
+        lambda: (folder / "card.json").write_text("{"),
+    ):
+        harm()
+        restore_shop(settings)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    WebshopEnvironment(settings)
 
 
 def test_files_as_source_must_be_named_and_exist() -> None:

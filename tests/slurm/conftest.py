@@ -14,6 +14,7 @@ from launched_stage import Stage
 
 from slurm.one_host import OneHostCluster, missing_programs
 
+MAX_ARRAY_SIZE = 6
 SITE = """\
 signal_delay_s: 20
 finish_step_s: 10
@@ -38,7 +39,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneHostCluster
         pytest.skip(
             f"needs root and Slurm ({', '.join(missing) or 'not root'}): `make test-slurm` installs it on Debian"
         )
-    found = OneHostCluster(tmp_path_factory.mktemp("slurm"), port=free_ports(), node_timeout_s=6)
+    found = OneHostCluster(
+        tmp_path_factory.mktemp("slurm"), port=free_ports(), node_timeout_s=6, max_array_size=MAX_ARRAY_SIZE
+    )
     try:
         found.start()
         yield found

@@ -28,7 +28,10 @@ def main() -> None:
     parser.add_argument("--fail-at", type=int)
     parser.add_argument("--rendezvous", action="store_true", help="meet the other ranks with gloo and sum the ranks")
     parser.add_argument("--fail-rank", type=int)
+    parser.add_argument("--config", type=Path, help="a file to print first")
     args = parser.parse_args()
+    if args.config is not None:
+        print(f"{args.config.read_text()}read from {args.config}", flush=True)
     signal.signal(signal.SIGUSR2, ask)
     counts = args.out.with_name(f"{args.out.name}.steps")
     done = len(counts.read_text().split()) if counts.exists() else 0

@@ -17,9 +17,9 @@ def parts(stage: Stage) -> Stage:
     return stage
 
 
-def runs(stage: Stage) -> list[int]:
+def runs(stage: Stage, count: int = 5) -> list[int]:
     """How often each part ran."""
-    files = [stage.out.with_name("shares") / f"{part}.runs" for part in range(5)]
+    files = [stage.out.with_name("shares") / f"{part}.runs" for part in range(count)]
     return [len(file.read_text().split()) if file.exists() else 0 for file in files]
 
 
@@ -39,6 +39,18 @@ def test_only_the_parts_that_failed_are_run_again(parts: Stage) -> None:
     assert parts.launch("--items", 10, "--fail-once", 3).wait(90) == 0
     assert parts.out.read_text() == TOTAL
     assert runs(parts) == [1, 1, 1, 2, 1]
+
+
+def test_more_parts_than_the_sites_limit_become_several_arrays_and_all_are_tried(parts: Stage) -> None:
+    """The cluster's MaxArraySize is 6; the part that fails is in the first array."""
+    parts.options = ("--parts", "8")
+    assert parts.launch("--items", 10, "--fail-once", 3).wait(120) == 2
+    log = parts.log.read_text()
+    assert log.count("submitted job") == 2 and "6 of 6 parts have ended" in log and "2 of 2 parts have ended" in log
+    assert "1 of 6 parts failed" in log and "_3 failed" in log
+    assert parts.launch("--items", 10, "--fail-once", 3).wait(90) == 0
+    assert parts.out.read_text() == "285 from 8 shares\n"
+    assert runs(parts, 8) == [1, 1, 1, 2, 1, 1, 1, 1]
 
 
 def test_a_killed_launcher_is_followed_by_one_that_attaches_to_the_array(parts: Stage) -> None:

@@ -29,6 +29,23 @@ def test_a_failure_brings_the_traceback_and_names_the_log(stage: Stage) -> None:
     assert not stage.out.exists()
 
 
+def test_a_job_reads_its_experiment_file_as_it_was_when_it_was_submitted(stage: Stage) -> None:
+    """The job is held until the file and what it extends are gone."""
+    stage.site.write_text(stage.site.read_text() + "sbatch: {priority: 0}\n")
+    base, experiment = stage.folder / "base.yaml", stage.folder / "experiment.yaml"
+    base.write_text("updates: 0123\nmethods: [rised]\n")
+    experiment.write_text("extends: [base.yaml]\nmethods: ['no', no]\n")
+    launcher = stage.launch("--steps", 1, "--config", experiment)
+    await_that(lambda: "submitted job" in stage.log.read_text())
+    base.unlink()
+    experiment.unlink()
+    stage.slurm("scontrol", "release", stage.jobs()[0])
+    assert launcher.wait(60) == 0, stage.log.read_text()
+    log = stage.log.read_text()
+    assert f"read from {stage.folder}/job/config.yaml" in log
+    assert '"updates": 0123\n"methods":\n- "no"\n- no\n' in log, "nothing is read as something else"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_cancels_the_job(stage: Stage, number: signal.Signals) -> None:
     launcher = stage.launch("--steps", 600)

@@ -60,6 +60,31 @@ def test_a_failure_is_told_with_the_stages_last_words(
     assert "the third egg is rotten" in printed and "error: count: " in printed
 
 
+@pytest.mark.parametrize("executor", ["local", "debug"])
+def test_a_stage_that_says_why_it_failed_is_followed_by_no_traceback(
+    repository: Path, site: Path, tmp_path: Path, executor: str
+) -> None:
+    process = launch(repository, site, tmp_path, executor, "--steps", "many")
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "invalid int value: 'many'" in printed and "ended with code 2" in printed
+    assert "Traceback" not in printed
+
+
+def test_files_that_cannot_be_used_are_told_in_one_line(repository: Path, site: Path, tmp_path: Path) -> None:
+    (tmp_path / "job").write_text("a file, no folder")
+    process = launch(repository, site, tmp_path, "local", "--steps", 1)
+    printed, _ = process.communicate(timeout=60)
+    assert (process.returncode, printed) == (2, f"error: File exists: {tmp_path}/job\n")
+    (tmp_path / "job").unlink()
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "job.json").write_text('{"job": ')
+    process = launch(repository, site, tmp_path, "local", "--steps", 1)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 2 and printed.startswith(f"error: {tmp_path}/job/job.json is no JSON"), printed
+    assert printed.count("\n") == 1
+
+
 @pytest.mark.parametrize(("prepare", "number"), [(heed_interrupts, signal.SIGINT), (ignore_interrupts, signal.SIGTERM)])
 def test_the_end_of_the_local_executor_leaves_no_process(
     repository: Path, site: Path, tmp_path: Path, prepare: Callable[[], None], number: signal.Signals
@@ -82,15 +107,34 @@ def job_id(folder: Path) -> int:
 
 
 def test_a_local_job_that_was_killed_is_reported(repository: Path, site: Path, tmp_path: Path) -> None:
+    """At the next looks at it: what the site says about jobs that a scheduler has forgotten does not concern it."""
+    site.write_text(site.read_text().replace("lost_after_s: 3", "lost_after_s: 100000"))
     process = launch(repository, site, tmp_path, "local", "--steps", 600)
     await_that(lambda: (tmp_path / "out.txt.steps").exists())
     os.kill(job_id(tmp_path), signal.SIGKILL)
     for pid in processes_of(tmp_path):
         if pid != process.pid:
             os.kill(pid, signal.SIGKILL)
-    printed, _ = process.communicate(timeout=30)
+    printed, _ = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "without a result" in printed
+
+
+def test_a_local_job_whose_first_process_alone_was_killed_goes_on_and_can_be_ended(
+    repository: Path, site: Path, tmp_path: Path
+) -> None:
+    process = launch(repository, site, tmp_path, "local", "--steps", 60)
+    await_that(lambda: (tmp_path / "out.txt.steps").exists())
+    os.kill(job_id(tmp_path), signal.SIGKILL)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, printed
+    assert (tmp_path / "out.txt").read_text() == "60 steps\n"
+    process = launch(repository, site, tmp_path, "local", "--steps", 600)
+    await_that(lambda: len((tmp_path / "out.txt.steps").read_text().split()) > 61)
+    os.kill(job_id(tmp_path), signal.SIGKILL)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    await_that(lambda: processes_of(tmp_path) == [], 60)
 
 
 def test_a_local_job_found_again_can_be_cancelled(repository: Path, site: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from stage_commands import Command, assert_refused, in_process, in_subprocess
 
 import rised.learner.state as learner_state
 import rised.records.files as record_files
+import stages.setup
 import stages.stored
 import stages.train
 import stages.workers
@@ -31,6 +32,7 @@ from rised.records.types import Rollout, StopReason
 from rised.rubrics.vocabulary import Vocabulary, load_vocabulary
 from rised.rubrics.windows import TagWindow
 from stages import attempts, progress
+from stages.grid import read_grid
 
 pytestmark = pytest.mark.usefixtures("at_the_root")
 
@@ -130,6 +132,23 @@ def test_a_misspelt_key_is_named_with_its_file_and_the_nearest_key(
         ("method_scale: {candidate_groups: 2, selected_groups: 3}", ["selected_groups 3 exceeds candidate_groups 2"]),
         ("method_scale: {selecter: {type: all}}", ["selecter", "'selector'"]),
         ("rollout: {max_turns: {webshop: 3}}", ["webshop", "does not contain"]),
+        ("rollout: {max_turns: {dbbench: 0}}", ["rollout.max_turns.dbbench", "greater than 0"]),
+        ("rollout: {max_new_tokens_per_turn: {webshop: 3}}", ["max_new_tokens_per_turn", "add a limit for dbbench"]),
+        ("rollout: {temperature: 0}", ["rollout.temperature is 0", "validation.temperature"]),
+        ("rollout: {temperature: 1.0e-3}", ["rollout.temperature is 0.001", "at least 0.01"]),
+        ("rollout: {temperature: -1}", ["rollout.temperature", "greater than or equal to 0"]),
+        ("rollout: {temperature: .inf}", ["rollout.temperature", "finite number"]),
+        ("rollout: {temperature: .nan}", ["rollout.temperature", "finite number"]),
+        ("learner: {learning_rate: .nan}", ["learner.learning_rate", "finite number"]),
+        ("learner: {betas: [0.9, 1.0]}", ["learner.betas.1", "less than 1"]),
+        ("method_overrides: {rised: {kl: {coefficient: .inf}}}", ["method.kl.coefficient", "finite number"]),
+        ("seeds: [0, 0]", ["seeds", "0 appears twice"]),
+        ("seeds: [0, -1]", ["seeds.1", "greater than or equal to 0"]),
+        ("methods: [rised, rised]", ["methods", "'rised' appears twice"]),
+        ("analysis: {tables: [table2, table2]}", ["analysis.tables", "'table2' appears twice"]),
+        ("audit: {judges: [qwen3_8b, qwen3_8b]}", ["audit.judges", "'qwen3_8b' appears twice"]),
+        ("reselect: {selectors: [all, all]}", ["reselect.selectors", "'all' appears twice"]),
+        ("environments: {}", ["environments", "{} changes nothing", "dbbench"]),
     ],
 )
 def test_a_wrong_value_is_refused_before_anything_starts(
@@ -139,6 +158,33 @@ def test_a_wrong_value_is_refused_before_anything_starts(
     outcome = command("train", *train_arguments(tiny_experiment, tmp_path / "run", config=config))
     assert_refused(outcome, *words)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_training_at_temperature_0_is_refused_and_evaluation_is_not(
+    tiny_experiment, command: Command, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    arguments = [*train_arguments(tiny_experiment, tmp_path / "run", "--set", "rollout.temperature=0"), *more]
+    assert_refused(command("train", *arguments), "rollout.temperature is 0", "at least 0.01")
+    greedy = ["--config", tiny_experiment.config, "--tasks", tiny_experiment.tasks, "--out", tmp_path / "greedy"]
+    outcome = command("evaluate", *greedy, "--set", "validation.temperature=0", *more)
+    assert outcome.code == 0, outcome
+
+
+def test_an_empty_mapping_as_an_override_is_refused(tiny_experiment, command: Command, tmp_path: Path) -> None:
+    outcome = command("train", *train_arguments(tiny_experiment, tmp_path / "run", "--set", "environments={}"))
+    assert_refused(outcome, "override 'environments={}'", "{} changes nothing", "dbbench")
+
+
+def test_a_method_file_with_another_methods_name_is_refused(
+    tiny_experiment, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(stages.setup.METHODS, tmp_path / "methods")
+    shutil.copy(stages.setup.METHODS / "rised.yaml", tmp_path / "methods" / "mine.yaml")
+    monkeypatch.setattr(stages.setup, "METHODS", tmp_path / "methods")
+    config = variant(tiny_experiment, tmp_path, "methods: [rised, mine]")
+    outcome = command("train", *train_arguments(tiny_experiment, tmp_path / "run", config=config))
+    assert_refused(outcome, f"{tmp_path}/methods/mine.yaml:4", "method.name is 'rised' in the file of 'mine'")
 
 
 def test_a_misspelt_method_is_answered_with_the_nearest(tiny_experiment, command: Command, tmp_path: Path) -> None:
@@ -176,7 +222,56 @@ def test_a_dry_run_prints_configuration_and_plan_and_writes_nothing(
     assert not (tmp_path / "run").exists()
 
 
+# ---- another working directory
+
+
+def test_from_another_directory_shipped_files_are_those_of_the_checkout_and_results_are_written_here(
+    tiny_experiment, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = command("train", *train_arguments(tiny_experiment, "run"))
+    assert outcome.code == 0, outcome
+    assert digest(tmp_path / "run") == trained[1], "configuration, header and result are the same"
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    for name in ("quickstart", "paper_qwen3_4b"):
+        arguments = ["--config", f"configs/experiments/{name}.yaml", "--method", "rised", "--seed", "0", "--dry-run"]
+        assert command("train", *arguments).code == 0
+    grid = read_grid({"experiment": "laptop_grid"})
+    assert all(Path(file).is_file() for file in [grid.experiment_file, *grid.extended_files, grid.site])
+
+
+def test_without_a_checkout_one_line_says_where_to_run(
+    tiny_experiment, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rised.config.paths.CHECKOUT", tmp_path / "site-packages")
+    outcome = command("train", *train_arguments(tiny_experiment, "run"))
+    assert_refused(outcome, "there is no configs/methods here: run from the folder of a checkout")
+
+
 # ---- files that a stage reads
+
+
+def test_a_cache_that_was_removed_is_written_again_or_named_where_it_cannot_be(
+    tiny_experiment, command: Command, repository: Path, tmp_path: Path
+) -> None:
+    settings = f"product_count: 20, train_range: [0, 2], validation_range: [2, 4], cache_dir: '{tmp_path}/cache'"
+    webshop = f"webshop: {{train_tasks: 2, validation_tasks: 1, settings: {{{settings}}}}}"
+    config = variant(tiny_experiment, tmp_path, f"environments: {{{webshop}}}\nrollout: {{max_episode_tokens: 4000}}")
+    tasks = tmp_path / "tasks.parquet"
+    assert command("prepare", "--config", config, "--out", tasks).code == 0
+    shutil.rmtree(tmp_path / "cache")
+    outcome = command("evaluate", "--config", config, "--tasks", tasks, "--out", tmp_path / "evaluation")
+    assert outcome.code == 0, outcome
+    assert "no prepared catalogue" in outcome.out and "writing it again" in outcome.out
+    assert {r["environment"] for r in RunReader(tmp_path / "evaluation").scan("validation").to_pylist()} == {
+        "dbbench",
+        "webshop",
+    }
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").write_text("a file, no folder")
+    arguments = ["--config", config, "--tasks", tasks, "--out", tmp_path / "evaluation", "--again"]
+    assert_refused(command("evaluate", *arguments), f"{tmp_path}/cache")
 
 
 def _with_metadata(table: pa.Table, source: pa.Table) -> pa.Table:

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_experiments import make_experiment
 
+import stages.evaluate
 import stages.train
+from rised.config import ConfigError
 from rised.environments.base import Task
 from rised.records.digest import reproducible_digest
 from rised.records.schemas import from_table
@@ -299,6 +301,22 @@ def test_validation_draws_the_same_numbers_at_every_step_method_and_seed(tiny_ex
         plans = validation_plans(config, panels, step, f"tiny/{method}/seed-{seed}")
         assert {p.task.task_id: p.seed for p in plans if p.rollout_index == 0} == seeds[0]
         assert len({p.seed for p in plans}) == 2 * len(seeds[0]), "the rollouts of one task differ"
+
+
+def test_the_initial_and_the_last_evaluation_have_more_rollouts_per_task_and_keep_the_pairing(
+    tiny_experiment, tmp_path: Path
+) -> None:
+    tasks, more = read_tasks(tiny_experiment.tasks), ["validation.rollouts_per_task_at_ends=3", "validation.every=1"]
+    config = load_run(tiny_experiment.config, "grpo_64", 0, ["updates=2", *more])
+    with pytest.raises(ConfigError, match="rollouts_per_task_at_ends was None and is 3"):
+        stages.train.train(config, tasks, tiny_experiment.warm_start, tmp_path / "refused")
+    stages.evaluate.evaluate(config, tasks, tmp_path / "warm_start")
+    stages.train.train(config, tasks, tmp_path / "warm_start", tmp_path / "run")
+    steps = [rollouts_of(tmp_path / "run", "validation", step) for step in range(3)]
+    per_task = [Counter(rollout.task_id for rollout in rollouts) for rollouts in steps]
+    assert [set(counts.values()) for counts in per_task] == [{3}, {1}, {3}]
+    seeds = [{(r.task_id, r.rollout_index): r.seed for r in rollouts} for rollouts in steps]
+    assert seeds[0] == seeds[2] and seeds[1].items() <= seeds[0].items(), "the same draws, and more of them"
 
 
 def test_an_unchanged_policy_validates_the_same_at_every_step(tiny_experiment, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from stages.plan import GB, Cluster, episode_tokens, fits, longest_pass, main, m
 from stages.setup import load_experiment, load_run
 
 PAPER = Path("configs/experiments/paper_qwen25_3b.yaml")
+GRID = "configs/experiments/laptop_grid.yaml"
 SHARED = ("engine={type: transformers}", "placement.rollout_nodes=0", "pipeline.lag=0")
 PLAIN = (*SHARED, "learner.type=torch", "learner.activation_checkpointing=false", "learner.layout=padded")
 
@@ -131,7 +132,7 @@ def test_vllms_servers_are_counted_with_their_share_of_the_device(
     assert "policy to play with" not in {part.name for part, _, _ in learns.parts}, "that waits in the host's memory"
     (both,) = needs(*paper("engine.type=vllm", "placement.rollout_nodes=0"))
     assert both.learning > learns.learning, "on a shared device servers keep what they have while it learns"
-    code, text = planned(monkeypatch, capsys, PAPER, "--set", apart[0], "--set", apart[2])
+    code, text = planned(monkeypatch, capsys, "--config", PAPER, "--set", apart[0], "--set", apart[2])
     assert code == 0
     # 72 GB usable, 6.17 of them weights; 36 layers of 2 x 256 keys and values of 2 bytes for 8,192 tokens an episode
     assert f"room for {int((72e9 - 2 * shape.parameters) // (36 * 2 * 256 * 2 * 8192))} of the longest episodes" in text
@@ -154,9 +155,9 @@ def test_the_command_says_what_does_not_fit_and_how_to_mend_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sets = [word for text in PLAIN for word in ("--set", text)]
-    code, text = planned(monkeypatch, capsys, PAPER, "--memory-gb", 80, *sets)
+    code, text = planned(monkeypatch, capsys, "--config", PAPER, "--memory-gb", 80, *sets)
     assert code == 1 and "IT DOES NOT FIT" in text and "Then it fits." in text
-    code, text = planned(monkeypatch, capsys, "configs/experiments/quickstart.yaml", "--memory-gb", 8)
+    code, text = planned(monkeypatch, capsys, "--config", "configs/experiments/quickstart.yaml", "--memory-gb", 8)
     assert code == 0 and "It fits" in text and "2,215,872 parameters" in text
 
 
@@ -167,7 +168,9 @@ def test_lengths_of_a_stored_run_give_the_tokens_of_a_step(
     means = episode_tokens(run)
     assert set(means) == {"alfworld", "webshop", "dbbench"} and all(20 < mean < 640 for mean in means.values())
     assert RunReader(run).steps()
-    code, text = planned(monkeypatch, capsys, "configs/experiments/laptop_grid.yaml", "--run", run, "--method", "rised")
+    code, text = planned(
+        monkeypatch, capsys, "--config", "configs/experiments/laptop_grid.yaml", "--run", run, "--method", "rised"
+    )
     assert code == 0 and "tokens played" in text and "Memory of a device not known" in text
 
 

@@ -40,7 +40,7 @@ def test_without_the_key_a_run_trains_on_the_whole_mix_in_its_order(single_sourc
     [
         ("[webshop]", "webshop is not of the mix (alfworld, dbbench)"),
         ("[]", "at least 1"),
-        ("[dbbench, dbbench]", "a name stands twice"),
+        ("[dbbench, dbbench]", "'dbbench' appears twice"),
         ("dbbench", "valid list"),
     ],
 )

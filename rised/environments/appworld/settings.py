@@ -5,9 +5,9 @@ Import-light: nothing of the engine, which lives in an interpreter of its own, a
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from rised.config.settings import Settings, operational, strict
+from rised.config.settings import DISTINCT, Settings, operational, strict
 
 
 class AppworldSettings(Settings):
@@ -25,11 +25,11 @@ class AppworldSettings(Settings):
         None, description="folder that holds AppWorld's downloaded `data`; null: the variable APPWORLD_ROOT"
     )
     train_dataset: str = strict("train", description="AppWorld's data set behind the train split")
-    train_difficulties: tuple[Literal[1, 2, 3], ...] | None = strict(
+    train_difficulties: Annotated[tuple[Literal[1, 2, 3], ...] | None, DISTINCT] = strict(
         (1, 2), description="difficulties of training tasks [paper: easy and medium]; null: all"
     )
     validation_dataset: str = strict("dev", description="AppWorld's data set behind the validation split [paper: dev]")
-    validation_difficulties: tuple[Literal[1, 2, 3], ...] | None = strict(
+    validation_difficulties: Annotated[tuple[Literal[1, 2, 3], ...] | None, DISTINCT] = strict(
         None, description="difficulties of validation tasks; null: all [paper]"
     )
     output_limit_chars: int = strict(

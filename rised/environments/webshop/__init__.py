@@ -5,6 +5,7 @@ from __future__ import annotations
 from rised.environments.base import EnvironmentSpec, register
 from rised.environments.webshop.environment import WebshopEnvironment
 from rised.environments.webshop.settings import WebshopSettings
+from rised.environments.webshop.store import restore_shop
 from rised.environments.webshop.tasks import NAME, prepare, traits
 
 __all__ = ["WebshopEnvironment", "WebshopSettings", "prepare"]
@@ -17,5 +18,6 @@ SPEC = register(
         prepare=prepare,
         max_turns=20,
         traits=traits,
+        restore=restore_shop,
     )
 )

@@ -84,9 +84,9 @@ def source_files(settings: WebshopSettings) -> tuple[Path, Path, Path | None]:
 
 
 def prepare_shop(settings: WebshopSettings) -> Path:
-    """Write the prepared folder if it is absent (whole or not at all) and return it."""
+    """Write the prepared folder (whole or not at all) unless it is there and undamaged, and return it."""
     folder = shop_folder(settings)
-    if (folder / CARD_NAME).is_file():
+    if not damage(folder):
         return folder
     from rised.environments.webshop.nouns import title_nouns
 
@@ -103,14 +103,35 @@ def prepare_shop(settings: WebshopSettings) -> Path:
         nouns = {product.asin: found for product, found in zip(catalogue.products, titles, strict=True)}
         _write_json(draft / NOUNS_NAME, nouns)
         _write_json(draft / CARD_NAME, _card(settings, catalogue, draft))
+        if damage(folder):
+            shutil.rmtree(folder, ignore_errors=True)
         try:
             os.rename(draft, folder)
         except OSError:
-            if not (folder / CARD_NAME).is_file():
+            if damage(folder):
                 raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return folder
+
+
+def restore_shop(settings: WebshopSettings) -> None:
+    """Write the prepared folder again if somebody removed or changed it since the tasks were prepared."""
+    if found := damage(shop_folder(settings)):
+        print(f"webshop: {found}: writing it again", flush=True)
+        prepare_shop(settings)
+
+
+def damage(folder: Path) -> str:
+    """What keeps a prepared folder from being used; "" if it is as it was written."""
+    if not (folder / CARD_NAME).is_file():
+        return f"no prepared catalogue at {folder}"
+    try:
+        sums = read_json(folder / CARD_NAME)["sha256"]
+        changed = [name for name, sha256 in sums.items() if _sha256(folder / name) != sha256]
+    except (EnvironmentFault, KeyError, AttributeError, TypeError, FileNotFoundError):
+        return f"{folder} is damaged"
+    return f"{folder / changed[0]} differs from its card" if changed else ""
 
 
 def _write_generated(folder: Path, raw: RawFiles) -> None:
@@ -148,11 +169,8 @@ def load_shop(settings: WebshopSettings) -> Shop:
 
 @lru_cache(maxsize=4)
 def _load_shop(folder: Path, files: tuple[Path, Path, Path | None], price_seed: int, product_limit: int | None) -> Shop:
-    if not (folder / CARD_NAME).is_file():
-        raise EnvironmentFault(f"webshop: no prepared catalogue at {folder}; run the prepare stage with these settings")
-    for name, expected in read_json(folder / CARD_NAME)["sha256"].items():
-        if not (folder / name).is_file() or _sha256(folder / name) != expected:
-            raise EnvironmentFault(f"webshop: {folder / name} differs from its card; delete {folder} and prepare again")
+    if found := damage(folder):
+        raise EnvironmentFault(f"webshop: {found}; run the prepare stage with these settings (stages.prepare)")
     catalogue = load_catalogue(*files, price_seed, product_limit)
     nouns = {asin: tuple(found) for asin, found in read_json(folder / NOUNS_NAME).items()}
     return Shop(folder.name, catalogue, nouns, SearchIndex(catalogue.products))

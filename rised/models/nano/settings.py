@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from rised.config import Settings, operational, strict
 
 
@@ -38,8 +42,10 @@ class WarmStartSettings(Settings):
     """Supervised warm start on expert and perturbed transcripts."""
 
     seed: int = strict(0, description="Seed of data order and initialisation.")
-    demonstrations: dict[str, int] = strict(description="Demonstrations per environment.")
-    repeats: dict[str, int] = strict({}, description="How often an environment's demonstrations count per epoch.")
+    demonstrations: dict[str, Annotated[int, Field(gt=0)]] = strict(description="Demonstrations per environment.")
+    repeats: dict[str, Annotated[int, Field(gt=0)]] = strict(
+        {}, description="How often an environment's demonstrations count per epoch."
+    )
     noise: float = strict(0.13, description="Chance of a wasteful or wrong expert step.", ge=0, le=1)
     lessons: list[Lesson] = strict(description="Trained in turn, each with a fresh optimiser.", min_length=1)
     telling_prevalence: float = strict(
