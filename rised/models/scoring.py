@@ -61,7 +61,8 @@ class TokenScorer(nn.Module):
     def forward(self, inputs: ScoringInputs, temperature: float) -> Tensor:
         """Log-probabilities of the scored tokens, sequence by sequence."""
         device = inputs.ids_BT.device
-        refuse_foreign_ids(self.policy, int(inputs.ids_BT.max()))
+        if inputs.ids_BT.numel():
+            refuse_foreign_ids(self.policy, int(inputs.ids_BT.max()))
         packed = inputs.segment_lengths is not None
         further = {"position_ids": inputs.positions_BT, "segment_lengths": inputs.segment_lengths} if packed else {}
         recompute = self.recompute and torch.is_grad_enabled()
