@@ -59,7 +59,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> AppworldSettings:
     assert done.returncode == 0, done.stdout + done.stderr
     made = AppworldSettings(python=str(python), root=str(folder / "root"), execute_timeout_s=60, start_timeout_s=600.0)
     try:
-        Installation.find(made).check_sandbox(60.0)
+        Installation.find(made).check_sandbox(600.0)
     except EnvironmentFault:
         return made.model_copy(update={"isolate": False})
     return made
