@@ -157,9 +157,9 @@ def test_the_report_says_when_its_data_are_synthetic_and_which_runs_are_missing(
 def test_a_stored_rate_that_differs_from_its_episodes_is_reported(frames: Frames) -> None:
     assert "stored pass rates equal those counted" in health.disagreements(frames)[0]
     wrong = Frames(frames.experiment)
-    rates = frames.pass_rates.copy()
+    rates = frames.stored_rates.copy()
     rates.loc[0, "pass_rate"] += 0.25
-    wrong.__dict__["pass_rates"] = rates
+    wrong.__dict__["stored_rates"] = rates
     assert any("stored" in text and "counted" in text for text in health.disagreements(wrong))
 
 
