@@ -51,7 +51,7 @@ from stages.pipeline import Episodes, Schedule, played_file
 from stages.progress import RunProgress
 from stages.provenance import code_hash, refuse_other_basis, refuse_other_inputs, run_header, validation_basis
 from stages.ranks import Ranks
-from stages.saving import LOOP, copy_state
+from stages.saving import LOOP, check_space, copy_state, parameter_count
 from stages.setup import load_run, panel, read_tasks, refuse_other_run, refuse_untaggable
 from stages.step_times import step_parts, step_timings
 from stages.tagging import play_and_tag
@@ -273,6 +273,7 @@ def drive(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path,
             trainer = Trainer(config, tasks, run, workers, method)
             prepare_run(run, trainer, tasks, workers.system_prompts() | method.prompts())
             first = trainer.resume()
+            check_space(config, out, parameter_count(workers.learner.model), first)
             attempts = AttemptLog(out)
             attempts.begin(first)
             with RunProgress(trainer.run_name, out, config.updates, max(0, first - 1)) as progress:

@@ -428,6 +428,7 @@ def test_a_full_disk_leaves_no_half_step_and_the_same_command_finishes_afterward
             outcome = command("train", *train_arguments(tiny_experiment, stopped))
         assert outcome.code == 2, place
         assert "no space left" in outcome.err.lower(), place
+        assert "bytes needed" in outcome.err and "bytes free" in outcome.err, place
         assert "Traceback" not in outcome.err
         assert contents(stopped) == before, f"{place}: something of step 2 stayed"
     assert command("train", *train_arguments(tiny_experiment, stopped)).code == 0
