@@ -6,14 +6,12 @@ stay empty. Published numbers are in ``data/paper``.
 
 from __future__ import annotations
 
-import json
-
 import pandas as pd
-import pyarrow.compute as pc
 
 from analysis.frames import Frames, outcomes_of
 from analysis.results import final_results, is_ranked
 from analysis.statistics import mean_std
+from rised.records.schemas import from_table
 from rised.records.shards import read_shard
 from rised.statistics.pass_rates import mean_over_tasks
 
@@ -51,12 +49,11 @@ def task_types(frames: Frames) -> pd.Series:
     path = frames.experiment.path / TASKS_FILE
     if not path.is_file():
         return pd.Series(dtype="object")
-    table = read_shard(path, "tasks", ["environment", "split", "task_id", "payload"])
-    chosen = pc.and_(pc.equal(table["environment"], "alfworld"), pc.equal(table["split"], "validation"))
     columns = {name: column for column, name in TYPES.items()}
     found = {
-        row["task_id"]: columns.get(json.loads(row["payload"]).get("task_type"))
-        for row in table.filter(chosen).to_pylist()
+        task["task_id"]: columns.get(task["payload"].get("task_type"))
+        for task in from_table(read_shard(path, "tasks"), str(path))
+        if (task["environment"], task["split"]) == ("alfworld", "validation")
     }
     return pd.Series(found, dtype="object").dropna()
 

@@ -17,6 +17,8 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rised.records.checksum import check_checksum, with_checksum
+from rised.records.errors import RecordError
 from rised.records.files import write_bytes
 from rubric_discovery.errors import DiscoveryError
 
@@ -142,16 +144,19 @@ def write_rows(path: Path, row_type: type[Row], rows: Sequence[Row]) -> None:
     )
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd", store_schema=True)
-    write_bytes(path, sink.getvalue())
+    write_bytes(path, with_checksum(sink.getvalue()))
 
 
 def read_rows(path: Path, row_type: type[Row]) -> list[Row]:
     """The rows of a table; DiscoveryError if the file is missing, damaged or another table."""
     wanted = schema_of(row_type)
     try:
+        check_checksum(path)
         table = pq.read_table(path, partitioning=None)
     except FileNotFoundError:
         raise DiscoveryError(f"{path} does not exist: run the step that writes it") from None
+    except RecordError as error:
+        raise DiscoveryError(str(error)) from None
     except (pa.ArrowException, OSError) as error:
         raise DiscoveryError(f"{path} cannot be read: {error}. Remove it and run its step again") from None
     if not table.schema.equals(wanted, check_metadata=False) or (table.schema.metadata or {}).get(

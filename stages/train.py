@@ -61,7 +61,7 @@ from stages.provenance import (
     validation_basis,
 )
 from stages.ranks import Ranks
-from stages.saving import LOOP, copy_state
+from stages.saving import LOOP, check_space, copy_state, parameter_count
 from stages.setup import load_run, panel, read_tasks, refuse_other_run, refuse_untaggable
 from stages.step_times import step_parts, step_timings
 from stages.tagging import play_and_tag
@@ -296,6 +296,7 @@ def drive(config: RunConfig, tasks: Sequence[Task], warm_start: Path, out: Path,
             trainer.refuse_long_prompts()
             prepare_run(run, trainer, tasks, workers.system_prompts() | method.prompts())
             first = trainer.resume()
+            check_space(config, out, parameter_count(workers.learner.model), first)
             attempts = AttemptLog(out)
             attempts.begin(first)
             with RunProgress(trainer.run_name, out, config.updates, max(0, first - 1)) as progress:

@@ -70,7 +70,8 @@ def term_gradient(
     """
     if term.needs - {Need.ADVANTAGE}:
         raise LearnerError(f"the gradient of term {term.name!r} needs {', '.join(sorted(term.needs))}")
-    counts = [s.policy_token_count if term.applies_to(s) else 0 for s in sequences]
+    usable = [term.usable_tokens(sequence) for sequence in sequences]
+    counts = [int(u.sum()) if term.applies_to(s) else 0 for s, u in zip(sequences, usable, strict=True)]
     weights_B = token_weights(term.reduction, counts, Totals.of(counts), term.reduction_size)
     moved = [b for b, sequence in enumerate(sequences) if term.moves(sequence)]
     total = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
@@ -79,10 +80,13 @@ def term_gradient(
     for batch in cut:
         members = [moved[i] for i in batch]
         current = scored(scorer, [sequences[b] for b in members], settings, temperature, model.device)
+        current = [
+            values[torch.as_tensor(usable[b], device=values.device)] for b, values in zip(members, current, strict=True)
+        ]
         streams = TokenStreams(
             current=torch.cat(current),
-            sampled=_stack([sequences[b].sampled_logprobs for b in members], current[0]),
-            advantage=_stack([_advantages(sequences[b]) for b in members], current[0]),
+            sampled=_stack([sequences[b].sampled_logprobs[usable[b]] for b in members], current[0]),
+            advantage=_stack([_advantages(sequences[b])[usable[b]] for b in members], current[0]),
         )
         weights_N = torch.cat(
             [torch.full_like(values, float(weights_B[b])) for b, values in zip(members, current, strict=True)]

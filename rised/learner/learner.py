@@ -2,19 +2,17 @@
 
 Blind to methods. Deterministic: no random number is drawn, dropout is off, and the order of all sums follows from the
 sequences and the number of ranks. What an update is made of is here, with the optimiser in plain torch; another engine
-for the same update is in ``deepspeed``. The state to resume from is in ``state``, the arithmetic of reductions in
-``reductions``, what ranks share in ``ranks``.
+for the same update is in ``deepspeed``. Which tokens a term is made of is in ``plan``, the state to resume from in
+``state``, the arithmetic of reductions in ``reductions``, what ranks share in ``ranks``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -23,24 +21,13 @@ from rised.learner import state
 from rised.learner.errors import LearnerError
 from rised.learner.measures import Tally
 from rised.learner.passes import NOTHING, Scorer, scored, scored_without_gradient, token_scorer
+from rised.learner.plan import Plan, as_tensor, make_plan, term_losses, warn_of_nonfinite, weigh
 from rised.learner.ranks import ALONE, LearnerRanks
-from rised.learner.reductions import Totals, token_weights
 from rised.learner.settings import LearnerSettings
-from rised.learner.types import LossTerm, Need, Timings, TokenStreams, TrainingSequence, UpdateReport
+from rised.learner.types import LossTerm, Need, Timings, TrainingSequence, UpdateReport
 from rised.models.devices import own_device
 from rised.models.packing import check_packing
 from rised.models.scoring import plan_micro_batches
-
-
-@dataclass(slots=True)
-class _Plan:
-    """Which sequences pass through the actor, and with which token weights; indices count the batch's sequences."""
-
-    trained: list[int]
-    weights: dict[str, np.ndarray]
-    """term -> weight of a token of each sequence, coefficient included, shape (B,); 0 where the term does not apply."""
-    reference: dict[int, Tensor] = field(default_factory=dict)
-    teacher: dict[int, Tensor] = field(default_factory=dict)
 
 
 class Learner:
@@ -114,7 +101,7 @@ class Learner:
         weights of the ranks differ afterwards.
         """
         terms = [term for term in terms if term.coefficient != 0.0]
-        plan = self._plan(sequences, terms)
+        plan = make_plan(sequences, terms)
         needs = {need for term in terms for need in term.needs}
 
         batches = self._actor_batches(sequences, plan.trained)
@@ -127,6 +114,9 @@ class Learner:
         if needs & {Need.TEACHER, Need.TEACHER_GAP}:
             plan.teacher = self._teacher_pass(sequences, mine)
         after_teacher = time.perf_counter()
+        weigh(sequences, terms, plan, mine, self.ranks)
+        if self.ranks.index == 0:
+            warn_of_nonfinite(plan, self.updates)
 
         tally = Tally(terms, self._measures_shares())
         self._clear_gradients()
@@ -146,6 +136,7 @@ class Learner:
         )
         measures = tally.measures(
             learning_rate=learning_rate,
+            nonfinite=plan.nonfinite,
             trained_sequences=len(plan.trained),
             skipped_sequences=len(sequences) - len(plan.trained),
             trained_tokens=sum(len(sequences[b].token_ids) for b in plan.trained),
@@ -188,22 +179,6 @@ class Learner:
 
     # -- the parts of an update
 
-    def _plan(self, sequences: Sequence[TrainingSequence], terms: Sequence[LossTerm]) -> _Plan:
-        signal = [any(t.moves(s) for t in terms if not t.only_with_signal) for s in sequences]
-        weights = {}
-        moved = [False] * len(sequences)
-        for term in terms:
-            applies = [
-                term.applies_to(s) and (has_signal or not term.only_with_signal)
-                for s, has_signal in zip(sequences, signal, strict=True)
-            ]
-            counts = [s.policy_token_count if a else 0 for s, a in zip(sequences, applies, strict=True)]
-            weights[term.name] = term.coefficient * token_weights(
-                term.reduction, counts, Totals.of(counts), term.reduction_size
-            )
-            moved = [m or (a and term.moves(s)) for m, a, s in zip(moved, applies, sequences, strict=True)]
-        return _Plan([b for b, m in enumerate(moved) if m], weights)
-
     def _reference_pass(self, sequences: Sequence[TrainingSequence], trained: Sequence[int]) -> dict[int, Tensor]:
         if self.reference_scorer is None:
             raise LearnerError(
@@ -241,19 +216,21 @@ class Learner:
         sequences: Sequence[TrainingSequence],
         batch: Sequence[int],
         terms: Sequence[LossTerm],
-        plan: _Plan,
+        plan: Plan,
         tally: Tally,
     ) -> Tensor:
         """The sum of the terms over one micro-batch, coefficients and token weights included."""
         current = self._current(self.scorer, sequences, batch)
         for b in batch:
-            tally.add_tokens(current[b], _tensor(sequences[b].sampled_logprobs, current[b]))
+            tally.add_tokens(current[b], as_tensor(sequences[b].sampled_logprobs, current[b]))
         losses: dict[str, Tensor] = {}
-        for term, loss, streams in _term_losses(sequences, batch, current, terms, plan):
+        for term, loss, streams in term_losses(sequences, batch, current, terms, plan):
             losses[term.name] = loss
             tally.add_term(term, loss, streams)
         if self._measures_shares():
             tally.add_gradients(self._losses_for_shares(losses, sequences, batch, terms, plan), self._parameters())
+        if not losses:  # no token of these sequences is usable
+            return torch.cat(list(current.values())).sum() * 0.0
         return torch.stack(list(losses.values())).sum()
 
     def _current(
@@ -269,7 +246,7 @@ class Learner:
         sequences: Sequence[TrainingSequence],
         batch: Sequence[int],
         terms: Sequence[LossTerm],
-        plan: _Plan,
+        plan: Plan,
     ) -> dict[str, Tensor]:
         """The terms' losses with a graph from which each one's own gradient may be taken."""
         return losses
@@ -334,22 +311,6 @@ class Learner:
         return {"updates": self.updates, "empty_updates": self.empty_updates}
 
 
-def _term_losses(
-    sequences: Sequence[TrainingSequence],
-    batch: Sequence[int],
-    current: dict[int, Tensor],
-    terms: Sequence[LossTerm],
-    plan: _Plan,
-) -> Iterator[tuple[LossTerm, Tensor, TokenStreams]]:
-    """Each term that applies to a sequence of the micro-batch, its loss there, and the streams it is made of."""
-    for term in terms:
-        members = [b for b in batch if plan.weights[term.name][b] > 0]
-        if members:
-            streams = _streams(term, sequences, members, current, plan)
-            weights = torch.cat([torch.full_like(current[b], float(plan.weights[term.name][b])) for b in members])
-            yield term, (weights * term.token_loss(streams)).sum(), streams
-
-
 def _gradient(parameter: torch.nn.Parameter) -> Tensor:
     """The parameter's gradient, of zeros where this rank's batches do not reach it."""
     if parameter.grad is None:
@@ -360,36 +321,3 @@ def _gradient(parameter: torch.nn.Parameter) -> Tensor:
 def _bits(tensor: Tensor) -> Tensor:
     """The numbers' bits as integers of their size."""
     return tensor.view(torch.int32 if tensor.element_size() == 4 else torch.int16)
-
-
-def _tensor(values: np.ndarray, like: Tensor) -> Tensor:
-    return torch.as_tensor(np.array(values), dtype=torch.float32, device=like.device)
-
-
-def _streams(
-    term: LossTerm,
-    sequences: Sequence[TrainingSequence],
-    members: Sequence[int],
-    current: dict[int, Tensor],
-    plan: _Plan,
-) -> TokenStreams:
-    """The streams of one micro-batch that a term asks for, policy tokens of ``members`` one after the other."""
-    like = current[members[0]]
-    advantages = [sequences[b].advantages for b in members]
-    return TokenStreams(
-        current=torch.cat([current[b] for b in members]),
-        sampled=torch.cat([_tensor(sequences[b].sampled_logprobs, like) for b in members]),
-        teacher=torch.cat([plan.teacher[b] for b in members]) if Need.TEACHER in term.needs else None,
-        reference=torch.cat([plan.reference[b] for b in members]) if Need.REFERENCE in term.needs else None,
-        advantage=torch.cat([_tensor(a, like) for a in advantages if a is not None])
-        if Need.ADVANTAGE in term.needs
-        else None,
-        gap=torch.cat([_gap(current[b], plan.teacher.get(b)) for b in members])
-        if Need.TEACHER_GAP in term.needs
-        else None,
-    )
-
-
-def _gap(current: Tensor, teacher: Tensor | None) -> Tensor:
-    """T − S of one sequence; one optimiser step a batch makes S that of the weights before it."""
-    return torch.full_like(current.detach(), float("nan")) if teacher is None else teacher - current.detach()

@@ -65,11 +65,12 @@ class Tally:
         self._negative_logprob = _Mean()
 
     def add_tokens(self, current_N: Tensor, sampled_N: Tensor) -> None:
-        """Policy tokens of one trained sequence."""
-        log_ratio_N = current_N.detach() - sampled_N
+        """Policy tokens of one trained sequence; those without a finite O count in the entropy alone."""
+        log_ratio_N = (current_N.detach() - sampled_N)[sampled_N.isfinite()]
         difference_N = log_ratio_N.abs()
         self._sampler_difference.add(difference_N)
-        self._sampler_difference_max = max(self._sampler_difference_max or 0.0, float(difference_N.max()))
+        if len(difference_N):
+            self._sampler_difference_max = max(self._sampler_difference_max or 0.0, float(difference_N.max()))
         self._sampler_divergence.add(k3(log_ratio_N))
         self._negative_logprob.add(-current_N)
 
@@ -131,16 +132,21 @@ class Tally:
         self,
         *,
         learning_rate: float | None,
+        nonfinite: Mapping[str, int],
         trained_sequences: int,
         skipped_sequences: int,
         trained_tokens: int,
         empty_updates: int,
     ) -> tuple[Measure, ...]:
-        """All measures of the update; names are stable, so that every step has the same columns."""
+        """All measures of the update; names are stable, so that every step has the same columns.
+
+        ``nonfinite``: term -> tokens that it leaves out for a log-probability that is not finite.
+        """
         found = [Measure("loss/total", sum(self._losses.values()), "nats")]
         for name, loss in self._losses.items():
             found.append(Measure(f"loss/{name}", loss / self._coefficients[name], "nats"))
             found.append(Measure(f"tokens/{name}", float(self._token_counts[name]), "tokens"))
+            found.append(Measure(f"nonfinite_logprob/{name}", float(nonfinite.get(name, 0)), "tokens"))
         found += [
             Measure(name, mean.value, "nats" if name.endswith("gap") else "1" if name.endswith("ratio") else "fraction")
             for name, mean in self._diagnostics.items()

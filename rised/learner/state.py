@@ -22,6 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rised.learner.errors import LearnerError
 from rised.records.faults import kill_point
+from rised.records.files import free_bytes
 
 FORMAT_VERSION = 1
 POLICY, OPTIMIZER, COUNTERS = "policy.safetensors", "optimizer.safetensors", "learner.json"
@@ -61,9 +62,11 @@ class Snapshot:
             (folder / COUNTERS).write_text(json.dumps(content, sort_keys=True) + "\n", encoding="utf-8")
             kill_point(f"state {COUNTERS}")
         except (OSError, SafetensorError) as error:
+            needed = sum(tensor.nbytes for part in (self.weights, self.moments) for tensor in part.values())
             raise LearnerError(
-                f"the learner's state could not be written to {folder}: {error}. Free some space, or correct the "
-                "folder, and start the same command again: it goes on from the last committed step"
+                f"the learner's state could not be written to {folder}{_room(folder, needed)}: {error}. Free some "
+                "space, or correct the folder, and start the same command again: it goes on from the last committed "
+                "step"
             ) from error
 
     def export(self, folder: Path) -> None:
@@ -82,7 +85,7 @@ class Snapshot:
                 metadata={"format": "pt"},
             )
         except (OSError, SafetensorError) as error:
-            raise _not_exported(folder, error) from error
+            raise _not_exported(folder, error, sum(tensor.nbytes for tensor in tensors.values())) from error
 
 
 def snapshot(model: PreTrainedModel, optimizer: torch.optim.Optimizer, counters: Mapping[str, int]) -> Snapshot:
@@ -120,8 +123,18 @@ def describe(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenize
         raise _not_exported(folder, error) from error
 
 
-def _not_exported(folder: Path, error: Exception) -> LearnerError:
-    return LearnerError(f"the policy could not be exported to {folder}: {error}")
+def _not_exported(folder: Path, error: Exception, needed: int = 0) -> LearnerError:
+    room = _room(folder, needed) if needed else ""
+    return LearnerError(
+        f"the policy could not be exported to {folder}{room}: {error}. Free some space, or correct the folder, and "
+        "start the same command again"
+    )
+
+
+def _room(folder: Path, needed: int) -> str:
+    """Bytes needed and free, for an error about a folder that may be full."""
+    place = next((path for path in (folder, *folder.parents) if path.exists()), Path("."))
+    return f" ({needed:,} bytes needed, {free_bytes(place):,} bytes free)"
 
 
 def read(folder: Path, shapes: Mapping[str, torch.Size]) -> Saved:

@@ -26,8 +26,9 @@ from transformers import PreTrainedModel
 from rised.learner import sharded, state
 from rised.learner.errors import LearnerError
 from rised.learner.footprint import reduction_bucket
-from rised.learner.learner import Learner, _Plan, _term_losses
+from rised.learner.learner import Learner
 from rised.learner.passes import token_scorer
+from rised.learner.plan import Plan, term_losses
 from rised.learner.ranks import process_backend
 from rised.learner.settings import DeepSpeedLearnerSettings
 from rised.learner.types import LossTerm, TrainingSequence
@@ -124,11 +125,11 @@ class DeepSpeedLearner(Learner):
         sequences: Sequence[TrainingSequence],
         batch: Sequence[int],
         terms: Sequence[LossTerm],
-        plan: _Plan,
+        plan: Plan,
     ) -> dict[str, Tensor]:
         """From a pass of its own, past the engine, which would take any backward pass for one of an update."""
         current = self._current(self._plain_scorer, sequences, batch)
-        return {term.name: loss for term, loss, _ in _term_losses(sequences, batch, current, terms, plan)}
+        return {term.name: loss for term, loss, _ in term_losses(sequences, batch, current, terms, plan)}
 
     def _reference_pass(self, sequences: Sequence[TrainingSequence], trained: Sequence[int]) -> dict[int, Tensor]:
         if self.reference_model is None or self.settings.reference != "offloaded":

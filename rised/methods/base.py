@@ -148,6 +148,11 @@ class TokenTerm(Piece, ABC):
         key = "truncated_importance"
         return key if getattr(settings, key, None) is None else None
 
+    @property
+    def uses_sampled(self) -> bool:
+        """Whether the loss reads ``streams.sampled``."""
+        return True
+
     @abstractmethod
     def token_loss(self, streams: TokenStreams) -> Tensor:
         """Losses of shape (N,), to be minimised; the gradient flows through ``streams.current`` alone."""

@@ -26,7 +26,7 @@ from rised.methods.base import (
     TrainingReward,
 )
 from rised.methods.errors import MethodError
-from rised.methods.kl import kl_token_loss
+from rised.methods.kl import kl_diagnostics, kl_token_loss
 from rised.methods.registry import build
 from rised.methods.rewards import zero_variance
 from rised.methods.settings import MethodSettings
@@ -160,6 +160,8 @@ class Method:
                 kl.constant_length,
                 only_with_signal=kl.skip_zero_signal,
                 micro_batch_sequences=kl.micro_batch_sequences,
+                diagnostics=kl_diagnostics(kl.estimator),
+                uses_sampled=False,
             ),
             LossTerm(
                 "distill",
@@ -168,6 +170,7 @@ class Method:
                 frozenset({Need.TEACHER}),
                 Reduction.TOKEN_MEAN,
                 diagnostics=self.distillation.diagnostics,
+                uses_sampled=self.distillation.uses_sampled,
             ),
         )
         return tuple(term for term in terms if term.coefficient > 0.0)

@@ -11,13 +11,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from rised.methods.errors import MethodError
-from rised.methods.streams import TokenLoss, TokenStreams
+from rised.methods.streams import Diagnostics, TokenLoss, TokenStreams
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 EXPONENT_LIMIT = 20.0
-"""Upper limit of R − S before ``exp`` in k3; its linear part is not limited, so that it always pulls back."""
+"""R − S from which k3 goes on as a straight line: its gradient stays that of the limit, finite in fp32."""
 
 
 class KLEstimator(StrEnum):
@@ -42,9 +42,10 @@ def k2(current: Tensor, reference: Tensor) -> Tensor:
 
 
 def k3(current: Tensor, reference: Tensor) -> Tensor:
-    """exp(R − S) − (R − S) − 1 with R − S limited to 20 before ``exp``."""
+    """exp(R − S) − (R − S) − 1; where R − S > 20, ``exp`` goes on along its tangent, so that k3 always pulls back."""
     log_ratio = reference - current
-    return log_ratio.clamp(max=EXPONENT_LIMIT).exp() - log_ratio - 1.0
+    limited = log_ratio.clamp(max=EXPONENT_LIMIT)
+    return limited.exp() * (1.0 + log_ratio - limited) - log_ratio - 1.0
 
 
 ESTIMATORS: dict[KLEstimator, Callable[[Tensor, Tensor], Tensor]] = {
@@ -64,3 +65,15 @@ def kl_token_loss(estimator: KLEstimator) -> TokenLoss:
         return divergence(streams.current, streams.reference)
 
     return token_loss
+
+
+def kl_diagnostics(estimator: KLEstimator) -> Diagnostics:
+    """Of k3 ``limited_share``: 1 where R − S is beyond the limit."""
+
+    def diagnostics(streams: TokenStreams) -> dict[str, Tensor]:
+        if estimator is not KLEstimator.K3 or streams.reference is None:
+            return {}
+        beyond = streams.reference - streams.current.detach() > EXPONENT_LIMIT
+        return {"limited_share": beyond.to(streams.current.dtype)}
+
+    return diagnostics

@@ -28,7 +28,8 @@ class TrainingSequence:
 
     ``token_ids`` and ``policy_mask`` have length T, ``sampled_logprobs`` and ``advantages`` one entry for each of the n
     True values of the mask, in order. ``advantages`` None: no policy-gradient token at all. ``teacher_prefix_ids``
-    None: no distillation token at all; otherwise the teacher scores ``teacher_prefix_ids + token_ids``.
+    None: no distillation token at all; otherwise the teacher scores ``teacher_prefix_ids + token_ids``. A sampled
+    log-probability that is not finite, as engines may give, keeps its token out of the terms that read it.
     """
 
     group_id: str
@@ -55,8 +56,8 @@ class TrainingSequence:
                 raise MethodError(
                     f"rollout {self.rollout_id}: {name} has shape {values.shape}, the mask marks {count} policy tokens"
                 )
-            if values is not None and not np.isfinite(values).all():
-                raise MethodError(f"rollout {self.rollout_id}: {name} holds NaN or inf; such a rollout is not valid")
+        if self.advantages is not None and not np.isfinite(self.advantages).all():
+            raise MethodError(f"rollout {self.rollout_id}: advantages holds NaN or inf; such a rollout is not valid")
 
     @property
     def policy_token_count(self) -> int:
@@ -125,7 +126,8 @@ class LossTerm:
 
     ``constant_length`` is the L of that reduction, ``micro_batch_sequences`` the sequences in a part of that one. Each
     diagnostic is logged as its mean over the tokens that it is given for.
-    ``only_with_signal``: apply the term only to sequences to which another term gives a gradient.
+    ``only_with_signal``: apply the term only to sequences to which another term gives a gradient. ``uses_sampled``:
+    whether the loss reads O.
     """
 
     name: str
@@ -137,6 +139,7 @@ class LossTerm:
     only_with_signal: bool = False
     diagnostics: Diagnostics = no_diagnostics
     micro_batch_sequences: int | None = None
+    uses_sampled: bool = True
 
     @property
     def reduction_size(self) -> int | None:
@@ -151,6 +154,13 @@ class LossTerm:
         if Need.ADVANTAGE in self.needs and sequence.advantages is None:
             return False
         return not (Need.TEACHER in self.needs and sequence.teacher_prefix_ids is None)
+
+    def usable_tokens(self, sequence: TrainingSequence, *scored: np.ndarray) -> np.ndarray:
+        """Mask (n,) of the policy tokens for which O, where the loss reads it, and all of ``scored`` are finite."""
+        usable = np.isfinite(sequence.sampled_logprobs) | (not self.uses_sampled)
+        for values in scored:
+            usable &= np.isfinite(values)
+        return usable
 
     def moves(self, sequence: TrainingSequence) -> bool:
         """Whether the term can give the sequence a gradient: it applies, and not only with advantages of 0.

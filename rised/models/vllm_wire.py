@@ -5,6 +5,7 @@ The route is `/inference/v1/generate`, which takes and gives token ids. Nothing 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from rised.models.errors import ModelError
 from rised.models.protocols import Answer, Generated, GenerationRequest
 
 GENERATE = "/inference/v1/generate"
+FLOOR_LOGPROB = -9999.0
+"""What vLLM writes for every log-probability below it."""
 
 
 class ReplicaFault(Exception):
@@ -56,7 +59,7 @@ def read_answer(body: Any, request: GenerationRequest, end_token_id: int) -> tup
         token_ids = [int(token) for token in choice["token_ids"]]
         content = choice["logprobs"]["content"]
         sampled = [int(entry["token_id"]) for entry in content]
-        logprobs = [float(entry["logprob"]) for entry in content]
+        logprobs = [_logprob(entry["logprob"]) for entry in content]
         reason = str(choice["finish_reason"])
         spans = choice["weight_versions"]
         versions = [str(span["version"]) for span in spans]
@@ -69,6 +72,13 @@ def read_answer(body: Any, request: GenerationRequest, end_token_id: int) -> tup
         raise ModelError(f"one reply was sampled by several versions of the weights: {', '.join(versions)}")
     reply = Generated(token_ids, logprobs, ended, _version(versions))
     return Answer(reply, prompt_ids), fed
+
+
+def _logprob(value: Any) -> float:
+    """null is NaN, and vLLM's floor stands for −inf, which JSON lacks: the learner leaves such tokens out."""
+    if value is None:
+        return math.nan
+    return float(value) if value > FLOOR_LOGPROB else -math.inf
 
 
 def _refuse(

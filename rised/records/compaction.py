@@ -59,7 +59,7 @@ def compact(
         entries.append(_entry(written, "tag_counts", counts.num_rows))
     if last_texts and not full_rollouts and "turns" in reader.columns("rollouts"):
         last = max(step for step, rows in _rows_by_step(reader, "rollouts") if rows)
-        texts = reader.scan("rollouts", steps=[last], check_hashes=True)
+        texts = reader.scan("rollouts", steps=[last])
         entries.append(_entry(write_shard(target / "rollout_texts.parquet", texts), "rollout_texts", texts.num_rows))
     for name in (CONFIG, HEADER, DONE):
         if (reader.path / name).exists():
@@ -86,7 +86,7 @@ def _merged(
     def tables() -> Iterator[pa.Table]:
         for step in [None] if reader.compacted else reader.steps():
             steps = None if step is None else [step]
-            table = reader.scan(kind, columns=list(schema.names), steps=steps, check_hashes=True)
+            table = reader.scan(kind, columns=list(schema.names), steps=steps)
             if step is not None and table.num_rows:
                 step_rows.setdefault(kind, []).append((step, table.num_rows))
             yield pa.Table.from_arrays(table.columns, schema=schema)

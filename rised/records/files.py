@@ -84,7 +84,7 @@ def write_bytes(path: Path, data: bytes | memoryview) -> WrittenFile:
     except OSError as error:
         _remove_quietly(temporary)
         if error.errno in _FULL:
-            raise RecordError(_full_message(path, len(view), None)) from error
+            raise RecordError(_full_message(path, len(view), free_bytes(path.parent))) from error
         raise RecordError(
             f"cannot write {path}: {error.strerror or error}. Check the path and that you may write there."
         ) from error
@@ -111,7 +111,7 @@ def write_file(path: Path, write: Callable[[Path], None], byte_count: int) -> Wr
         sync_folder(path.parent)
     except OSError as error:
         if error.errno in _FULL:
-            raise RecordError(_full_message(path, byte_count, None)) from error
+            raise RecordError(_full_message(path, byte_count, free_bytes(path.parent))) from error
         raise RecordError(
             f"cannot write {path}: {error.strerror or error}. Check the path and that you may write there."
         ) from error
@@ -149,11 +149,11 @@ def _write_temporary(temporary: Path, view: memoryview, name: str) -> None:
         os.fsync(file.fileno())
 
 
-def _full_message(path: Path, needed: int, free: int | None) -> str:
-    known = "" if free is None else f" ({free:,} bytes free, {SPARE_BYTES:,} must stay free)"
+def _full_message(path: Path, needed: int, free: int) -> str:
     return (
-        f"no space left for {path}: {needed:,} bytes needed{known}. Nothing was left half-written; free some space "
-        "and start the same command again: it continues after the last committed step."
+        f"no space left for {path}: {needed:,} bytes needed ({free:,} bytes free, {SPARE_BYTES:,} must stay free). "
+        "Nothing was left half-written; free some space and start the same command again: it continues after the last "
+        "committed step."
     )
 
 

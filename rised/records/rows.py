@@ -5,6 +5,7 @@ JSON texts and nested structures are made and read here; a row that holds no suc
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -35,7 +36,7 @@ from rised.records.types import (
 
 _ROLLOUT_TEXTS = ("system_prompt", "steering_text", "final_observation")
 TASK_FIELDS = ("environment", "split", "task_id", "seed", "payload", "content_hash")
-"""Of a task, which travels as a plain dictionary."""
+"""Of a task, which travels as a plain dictionary. Its row has a ``row_hash`` of them beside."""
 
 
 def _json(value: Any, where: str) -> str:
@@ -194,10 +195,19 @@ def _task_row(task: Mapping[str, Any]) -> dict[str, Any]:
             f"task {task.get('task_id', '(no task_id)')!r}: missing fields {missing}, unknown fields {surplus}; "
             f"a task has {', '.join(TASK_FIELDS)}"
         )
-    return dict(task) | {"payload": _json(task["payload"], f"payload of task {task['task_id']!r}")}
+    row = dict(task) | {"payload": _json(task["payload"], f"payload of task {task['task_id']!r}")}
+    return row | {"row_hash": _row_hash(row)}
+
+
+def _row_hash(row: Mapping[str, Any]) -> str:
+    """SHA-256 of a stored task; ``content_hash`` covers only what makes two tasks the same one."""
+    return hashlib.sha256(json.dumps([row[name] for name in TASK_FIELDS]).encode()).hexdigest()
 
 
 def _task(row: dict[str, Any]) -> dict[str, Any]:
+    stored = row.pop("row_hash", None)
+    if stored is not None and stored != _row_hash(row):
+        raise ValueError("it was changed after it was written (its row_hash differs)")
     payload = json.loads(row["payload"])
     if not isinstance(payload, dict):
         raise ValueError(f"the payload of task {row['task_id']!r} is no mapping")

@@ -78,7 +78,7 @@ _TURN = pa.struct(
 SCHEMAS: dict[str, pa.Schema] = {
     "tasks": _schema(
         "tasks",
-        1,
+        2,
         [
             _field("environment", _TEXT),
             _field("split", _TEXT),
@@ -86,6 +86,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("seed", _INT),
             _field("payload", _TEXT),
             _field("content_hash", _TEXT),
+            _field("row_hash", _TEXT),
         ],
     ),
     "rollouts": _schema(
@@ -278,6 +279,9 @@ SCHEMAS["bundle_scores"] = _schema(
 )
 """Rubric bundles without what models wrote, which may quote an environment: what a compacted run keeps of them."""
 
+_EARLIER = {("tasks", "1"): SCHEMAS["tasks"].remove(SCHEMAS["tasks"].get_field_index("row_hash"))}
+"""Name and version -> columns of earlier versions that are still read; rows of such tasks are not checked."""
+
 
 def schema_of(name: str) -> pa.Schema:
     """The current schema of that name; :class:`RecordError` names the known ones."""
@@ -299,9 +303,9 @@ def check_schema(found: pa.Schema, expected: str | None, source: str) -> str:
     name, version = metadata[NAME_KEY].decode(errors="replace"), metadata[VERSION_KEY].decode(errors="replace")
     if expected is not None and name != expected:
         raise RecordError(f"{source} holds {name!r}, expected {expected!r}. Check the path.")
-    current = schema_of(name)
-    wanted = current.metadata[VERSION_KEY].decode()
-    if version != wanted:
+    current = _EARLIER.get((name, version), schema_of(name))
+    wanted = schema_of(name).metadata[VERSION_KEY].decode()
+    if version != wanted and (name, version) not in _EARLIER:
         raise RecordError(
             f"{source} has schema {name!r} version {version}, this code reads version {wanted}. "
             "Read it with the version of the code that wrote it, or run the stage that makes it again."

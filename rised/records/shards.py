@@ -6,7 +6,9 @@ as done, is in ``commit``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from rised.records.checksum import add_checksum, check_checksum, with_checksum
 from rised.records.errors import RecordError
 from rised.records.files import WrittenFile, write_bytes, write_file
 from rised.records.finite import refuse_non_finite
@@ -21,7 +24,6 @@ from rised.records.layout import COMPACTED, CONFIG, DONE, HEADER, KIND_SCHEMAS
 from rised.records.manifests import (
     Manifest,
     ShardEntry,
-    check_size,
     committed_steps,
     manifest_path,
     read_json,
@@ -35,16 +37,19 @@ COMPACTED_VERSION = 1
 ROW_GROUP = 1 << 17
 """Rows of a row group: what is read at least, and what its statistics leave out."""
 
+_UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""What Arrow raises for a damaged file."""
+
 _REAL_LISTS = {"rollouts": ["logprobs.list.element"], "gradients": ["vector.list.element"]}
 """Columns of real numbers without repetition, split by bytes. Log-probabilities are float32 numbers kept as float64:
 their zero halves compress to nothing."""
 
 
-def encode(table: pa.Table) -> pa.Buffer:
-    """Parquet bytes of a table with one of our schemas; equal tables give equal bytes (no times, no paths)."""
+def encode(table: pa.Table) -> bytes:
+    """Parquet bytes, with checksum, of a table with one of our schemas; equal tables give equal bytes."""
     sink = pa.BufferOutputStream()
     _write(sink, table.schema, [table.combine_chunks()])
-    return sink.getvalue()
+    return with_checksum(memoryview(sink.getvalue()))
 
 
 def _write(sink: Any, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
@@ -84,6 +89,7 @@ def write_stream(path: Path | str, schema: str, tables: Iterable[pa.Table], byte
     def write(temporary: Path) -> None:
         nonlocal rows
         rows = _write(str(temporary), schema_of(schema), tables)
+        add_checksum(temporary)
 
     return write_file(target, write, byte_count), rows
 
@@ -105,17 +111,21 @@ def _leaves(schema: pa.Schema) -> list[str]:
 
 def write_shard(path: Path | str, table: pa.Table) -> WrittenFile:
     """Write a table atomically and return size and hash; see :func:`rised.records.files.write_bytes` for errors."""
-    return write_bytes(Path(path), memoryview(encode(table)))
+    return write_bytes(Path(path), encode(table))
 
 
 def read_shard(path: Path | str, schema: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read one shard. ``schema`` is the name it must have (None: any of ours), ``columns`` a subset to read."""
+    """Read one shard. ``schema`` is the name it must have (None: any of ours), ``columns`` a subset to read.
+
+    Its checksum is checked where it has one.
+    """
     path = Path(path)
-    name = check_file(path, schema)
-    _check_columns(name, columns)
     try:
+        if path.exists():
+            check_checksum(path)
+        _check_columns(check_file(path, schema), columns)
         table = pq.ParquetFile(path).read(columns=None if columns is None else list(columns))
-    except (pa.ArrowException, OSError) as error:
+    except _UNREADABLE as error:
         raise unreadable(path, error) from error
     return refuse_non_finite(table, [path])
 
@@ -126,7 +136,7 @@ def check_file(path: Path, schema: str | None) -> str:
         found = pq.read_schema(path)
     except FileNotFoundError:
         raise RecordError(f"{path} does not exist. Run the stage that writes it, or check the path.") from None
-    except (pa.ArrowException, OSError) as error:
+    except _UNREADABLE as error:
         raise unreadable(path, error) from error
     return check_schema(found, schema, str(path))
 
@@ -137,6 +147,15 @@ def unreadable(path: Path | str, error: Exception) -> RecordError:
         f"{path} cannot be read as Parquet: {' '.join(str(error).split())[:200]}. It is truncated or not a shard; "
         "restore it from a copy, or remove it and run the stage that writes it again."
     )
+
+
+def _file_state(path: Path) -> tuple[int, int] | None:
+    """Time of the last change and size; None if the file is missing."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def _check_columns(schema: str, columns: Sequence[str] | None) -> None:
@@ -161,13 +180,17 @@ def _check_filter(kind: str, schema: pa.Schema, filter: ds.Expression | None) ->
 
 
 class RunReader:
-    """Reads the committed steps of a run directory, or of its compacted form (one file per kind)."""
+    """Reads the committed steps of a run directory, or of its compacted form (one file per kind).
+
+    Every shard is read against the SHA-256 in its manifest, once for as long as the file stays unchanged.
+    """
 
     def __init__(self, run_dir: Path | str) -> None:
         self.path = Path(run_dir)
         if not self.path.is_dir():
             raise RecordError(f"there is no run directory {self.path}")
         self._manifests: dict[int, Manifest] = {}
+        self._checked: dict[str, tuple[int, int]] = {}
         compacted = self.path / COMPACTED
         self._compacted: dict[str, Any] | None = None
         if compacted.exists():
@@ -223,6 +246,16 @@ class RunReader:
         found = [shard for step in chosen for shard in self.manifest(step).shards_of(kind)]
         return [shard for shard in found if judge is None or shard.judge == judge]
 
+    def checked_path(self, shard: ShardEntry) -> Path:
+        """Path of a shard whose content is that of the manifest; :class:`RecordError` where it is not."""
+        path = self.path / shard.path
+        state = _file_state(path)
+        if state is None or self._checked.get(shard.path) != state:
+            verify(self.path, shard, COMPACTED if self.compacted else "the manifest")
+            if state is not None:
+                self._checked[shard.path] = state
+        return path
+
     def kinds(self) -> list[str]:
         """Kinds of which the run has shards."""
         return [kind for kind in KIND_SCHEMAS if self.shards(kind)]
@@ -241,22 +274,19 @@ class RunReader:
         *,
         steps: Iterable[int] | None = None,
         judge: str | None = None,
-        check_hashes: bool = False,
     ) -> pa.Table:
         """All rows of one kind, in the order of steps; an empty table where the run has none.
 
         ``filter`` is a ``pyarrow.compute`` expression over any column. ``steps`` and ``judge`` leave out shards
         before they are opened; in a compacted run they become filters, or the row groups that hold the steps.
-        ``check_hashes`` reads every byte against the manifest; else sizes, footers and schemas are checked.
         """
         schema = KIND_SCHEMAS.get(kind, "")
         chosen = None if steps is None else sorted(set(steps))
         shards = self.shards(kind, chosen, judge)
         _check_columns(schema, columns)
-        for shard in shards:
-            path = check_size(self.path, shard, "the manifest")
-            if check_hashes:
-                verify(self.path, shard, "the manifest")
+        with ThreadPoolExecutor(pa.cpu_count()) as threads:
+            checked = list(threads.map(self.checked_path, shards))
+        for path in checked:
             stored = check_file(path, None if self._compacted is not None else schema)
         if self._compacted is not None:
             schema = stored if shards else schema
@@ -272,7 +302,7 @@ class RunReader:
         try:
             dataset = ds.dataset(paths, schema=wanted, format="parquet")
             found = dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
-        except (pa.ArrowException, OSError) as error:
+        except _UNREADABLE as error:
             raise unreadable(f"a {kind} shard below {self.path}", error) from error
         return refuse_non_finite(found, paths)
 
@@ -299,7 +329,7 @@ class RunReader:
                     group = file.read_row_group(i) if inside else None
                     parts += [group.slice(a, b - a) for a, b in inside] if group is not None else []
                     first = last
-        except (pa.ArrowException, OSError) as error:
+        except _UNREADABLE as error:
             raise unreadable(path, error) from error
         _check_filter(kind, parts[0].schema, filter)
         found = ds.dataset(pa.concat_tables(parts))

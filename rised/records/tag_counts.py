@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rised.records.errors import RecordError
-from rised.records.manifests import ShardEntry, check_size
+from rised.records.manifests import ShardEntry
 from rised.records.schemas import schema_of
 from rised.records.shards import RunReader, check_file, read_shard, unreadable
 from rised.records.types import TagState
@@ -76,9 +76,8 @@ class _Source:
         """Rollout id -> step and environment."""
         found: dict[str, Cell] = {}
         for shard in self.rollouts:
-            path = check_size(self.reader.path, shard, "the manifest")
             schema = None if self.reader.compacted else "rollouts"
-            table = read_shard(path, schema, ["rollout_id", "step", "environment"])
+            table = read_shard(self.reader.checked_path(shard), schema, ["rollout_id", "step", "environment"])
             columns = [table[name].to_pylist() for name in ("rollout_id", "step", "environment")]
             found |= {rollout: (step, environment) for rollout, step, environment in zip(*columns, strict=True)}
         return found
@@ -86,7 +85,7 @@ class _Source:
 
 def _counted(source: _Source, shard: ShardEntry) -> list[pa.Table]:
     """Counts of one shard, a table for each of its row groups."""
-    path = check_size(source.reader.path, shard, "the manifest")
+    path = source.reader.checked_path(shard)
     check_file(path, "tags")
     columns = ["rollout_id", "rubric_id", "state", *(["judge"] if shard.judge is None else [])]
     try:

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rised.records.checksum import check_checksum, with_checksum
 from rised.records.errors import RecordError
 from rised.records.files import TEMPORARY_PREFIX, write_bytes
 from rised.rubrics.judge_client import Completion
@@ -49,7 +50,7 @@ SCHEMA = pa.schema(
     ],
     metadata={b"rised.judge_cache": b"1"},
 )
-_UNREADABLE = (OSError, pa.ArrowException)
+_UNREADABLE = (OSError, pa.ArrowException, RecordError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ class JudgeCache:
             self._write(together.filter(pa.array(first_N)))
             for path in chosen:
                 path.unlink(missing_ok=True)
-        except (*_UNREADABLE, RecordError) as error:
+        except _UNREADABLE as error:
             log.info("the judge's cache stays as it is, somebody else may be tidying: %s", error)
 
     def _names(self) -> set[str]:
@@ -187,7 +188,8 @@ class JudgeCache:
     def _write(self, table: pa.Table) -> None:
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd", row_group_size=ROWS_PER_GROUP)
-        write_bytes(self.folder / f"part-{uuid.uuid4().hex}.parquet", memoryview(sink.getvalue()))
+        data = with_checksum(memoryview(sink.getvalue()))
+        write_bytes(self.folder / f"part-{uuid.uuid4().hex}.parquet", data)
 
 
 def _is_part(name: str) -> bool:
@@ -195,7 +197,8 @@ def _is_part(name: str) -> bool:
 
 
 def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """A part's columns. ArrowInvalid if it is none of this version."""
+    """A part's columns. ArrowInvalid if it is none of this version, RecordError if its checksum differs."""
+    check_checksum(path)
     with pq.ParquetFile(path) as file:
         found = file.schema_arrow
         if not found.equals(SCHEMA) or found.metadata.get(b"rised.judge_cache") != b"1":

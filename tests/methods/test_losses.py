@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import settings as run_with
 from hypothesis import strategies as st
 from method_examples import vocabulary
 from torch import Tensor
 
 from rised.methods.base import TokenTerm
-from rised.methods.kl import KLEstimator, kl_token_loss
+from rised.methods.kl import KLEstimator, k3, kl_diagnostics, kl_token_loss
 from rised.methods.registry import build, piece_settings
 from rised.methods.shaping import Shaped
 from rised.methods.streams import TokenStreams
@@ -220,7 +221,7 @@ def test_a_limited_weight_reports_the_ratio_before_its_limit_and_the_share_that_
 @given(logprob, logprob)
 def test_kl_estimators_are_their_formulas(s: float, r: float) -> None:
     streams = TokenStreams(tensor(s), tensor(s), reference=tensor(r))
-    k3 = math.exp(min(20.0, r - s)) - (r - s) - 1
+    k3 = math.exp(min(20.0, r - s)) * (1 + max(0.0, r - s - 20.0)) - (r - s) - 1
     expected = {"k1": s - r, "k2": 0.5 * (s - r) ** 2, "k3": k3}
     for name, value in expected.items():
         assert float(kl_token_loss(KLEstimator(name))(streams)) == pytest.approx(value, rel=1e-9, abs=1e-9)
@@ -236,6 +237,30 @@ def test_k1_and_k3_are_unbiased_over_the_policys_own_samples_and_k3_is_never_neg
     for estimator in (KLEstimator.K1, KLEstimator.K3):
         assert float((policy * kl_token_loss(estimator)(streams)).sum()) == pytest.approx(exact)
     assert bool((kl_token_loss(KLEstimator.K3)(streams) >= 0).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@run_with(deadline=None)
+@given(difference=st.floats(-200, 200, width=32))
+def test_k3_pulls_back_with_a_finite_gradient_however_far_the_policy_went(
+    dtype: torch.dtype, difference: float
+) -> None:
+    current = torch.tensor([0.0], dtype=dtype, requires_grad=True)
+    values = k3(current, torch.tensor([difference], dtype=dtype))
+    (gradient,) = gradient_of(values, current)
+    exact = 1.0 - math.exp(min(difference, 20.0))
+    assert gradient == pytest.approx(exact, rel=1e-5, abs=1e-6)
+    assert math.isfinite(float(values.detach())) and float(values.detach()) >= -1e-6
+
+
+@pytest.mark.parametrize(("difference", "slope"), [(19.0, -1.785e8), (21.0, -4.852e8), (100.0, -4.852e8)])
+def test_k3s_gradient_keeps_its_sign_beyond_the_limit_and_the_tokens_are_counted(
+    difference: float, slope: float
+) -> None:
+    current = torch.tensor([-101.0], requires_grad=True)
+    streams = TokenStreams(current, current.detach(), reference=torch.tensor([difference - 101.0]))
+    assert gradient_of(kl_token_loss(KLEstimator.K3)(streams), current) == pytest.approx([slope], rel=1e-3)
+    assert kl_diagnostics(KLEstimator.K3)(streams)["limited_share"].tolist() == [float(difference > 20)]
 
 
 @pytest.mark.parametrize("far", [-1e4, -200.0, -1.0])

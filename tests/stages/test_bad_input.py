@@ -26,8 +26,8 @@ import stages.workers
 from rised.records.commit import RunDirectory
 from rised.records.digest import reproducible_digest
 from rised.records.errors import RecordError
-from rised.records.schemas import VERSION_KEY, from_table
-from rised.records.shards import RunReader, read_shard
+from rised.records.schemas import VERSION_KEY, from_table, to_table
+from rised.records.shards import RunReader, read_shard, write_shard
 from rised.records.types import Rollout, StopReason
 from rised.rubrics.vocabulary import Vocabulary, load_vocabulary
 from rised.rubrics.windows import TagWindow
@@ -284,7 +284,7 @@ def truncated(path: Path) -> None:
 
 def of_another_version(path: Path) -> None:
     table = pq.read_table(path)
-    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, VERSION_KEY: b"2"}), path)
+    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, VERSION_KEY: b"9"}), path)
 
 
 def without_a_field(path: Path) -> None:
@@ -296,6 +296,14 @@ def with_a_damaged_payload(path: Path) -> None:
     table = pq.read_table(path)
     payloads = table["payload"].to_pylist()
     payloads[3] = payloads[3][:-20]
+    place = table.schema.get_field_index("payload")
+    pq.write_table(table.set_column(place, table.schema.field("payload"), pa.array(payloads)), path)
+
+
+def with_an_edited_payload(path: Path) -> None:
+    table = pq.read_table(path)
+    payloads = table["payload"].to_pylist()
+    payloads[3] = json.dumps(json.loads(payloads[3]) | {"note": "easier"})
     place = table.schema.get_field_index("payload")
     pq.write_table(table.set_column(place, table.schema.field("payload"), pa.array(payloads)), path)
 
@@ -312,9 +320,10 @@ def absent(path: Path) -> None:
     ("damage", "words"),
     [
         (truncated, ["truncated"]),
-        (of_another_version, ["version 2", "reads version 1"]),
+        (of_another_version, ["version 9", "reads version 2"]),
         (without_a_field, ["columns are missing (seed)"]),
         (with_a_damaged_payload, ["row 3", "dbbench-train-00003", "damaged"]),
+        (with_an_edited_payload, ["row 3", "dbbench-train-00003", "changed after it was written"]),
         (of_another_program, ["not a shard of this program"]),
         (absent, ["does not exist"]),
     ],
@@ -334,16 +343,13 @@ def test_a_task_whose_payload_lacks_a_field_is_marked_and_never_scored(
 ) -> None:
     """The file is sound, one task is not: its episode is given up with the reason and counts nowhere."""
     tasks = tmp_path / "tasks.parquet"
-    table = pq.read_table(tiny_experiment.tasks)
-    payloads = [json.loads(text) for text in table["payload"].to_pylist()]
-    broken = table["split"].to_pylist().index("validation")
-    del payloads[broken]["description"]
-    place = table.schema.get_field_index("payload")
-    column = pa.array([json.dumps(payload) for payload in payloads])
-    pq.write_table(table.set_column(place, table.schema.field("payload"), column), tasks)
+    rows = from_table(read_shard(tiny_experiment.tasks, "tasks"))
+    broken = next(row for row in rows if row["split"] == "validation")
+    del broken["payload"]["description"]
+    write_shard(tasks, to_table(rows, "tasks"))
     arguments = ["--config", tiny_experiment.config, "--tasks", tasks, "--out", tmp_path / "validation"]
     assert command("evaluate", *arguments).code == 0
-    name = table["task_id"].to_pylist()[broken]
+    name = broken["task_id"]
     assert any(name in record.message and "description" in record.message for record in caplog.records)
     reader = RunReader(tmp_path / "validation")
     rollouts: list[Rollout] = from_table(reader.scan("validation"))
@@ -569,6 +575,7 @@ def test_a_full_disk_leaves_no_half_step_and_the_same_command_finishes_afterward
             outcome = command("train", *train_arguments(tiny_experiment, stopped))
         assert outcome.code == 2, place
         assert "no space left" in outcome.err.lower(), place
+        assert "bytes needed" in outcome.err and "bytes free" in outcome.err, place
         assert "Traceback" not in outcome.err
         assert contents(stopped) == before, f"{place}: something of step 2 stayed"
     assert command("train", *train_arguments(tiny_experiment, stopped)).code == 0

@@ -37,6 +37,11 @@ class OPSD(TokenTerm):
             description="Limit of the weight exp(S_old − O) of tokens that older weights sampled; null: no weight.",
         )
 
+    @property
+    def uses_sampled(self) -> bool:
+        """Only for the importance weight."""
+        return self.settings.truncated_importance is not None
+
     def token_loss(self, streams: TokenStreams) -> Tensor:
         return weighted(-self._gap(streams) * streams.current, streams, self.settings.truncated_importance)
 

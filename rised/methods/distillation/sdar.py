@@ -36,6 +36,11 @@ class SDAR(TokenTerm):
             description="Limit of the weight exp(S_old − O) of tokens that older weights sampled; null: no weight.",
         )
 
+    @property
+    def uses_sampled(self) -> bool:
+        """Only for the importance weight."""
+        return self.settings.truncated_importance is not None
+
     def token_loss(self, streams: TokenStreams) -> Tensor:
         if streams.teacher is None:
             raise MethodError("sdar needs the teacher's log-probabilities: the term must declare Need.TEACHER")
