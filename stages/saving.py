@@ -26,7 +26,7 @@ LOOP = "loop.json"
 STATE_NUMBERS = 3
 """Float32 numbers that a state keeps of each parameter: itself and AdamW's two moments."""
 TOKEN_BYTES = 8
-"""Bytes that a token takes in a shard of rollouts, its log-probability and text included; compressed, and rounded up."""
+"""Bytes of a token in a shard of rollouts, with its log-probability and text; compressed, and rounded up."""
 
 
 def parameter_count(model: PreTrainedModel) -> int:
@@ -56,8 +56,8 @@ def check_space(config: RunConfig, out: Path, parameters: int, next_step: int) -
     whole = states * state + kept * export + len(steps) * tokens * TOKEN_BYTES
     if free < whole:
         print(
-            f"warning: {out} may need {whole:,} bytes for {len(steps):,} steps, {free:,} bytes are free: {states} states "
-            f"of {state:,} bytes, {kept} exports of {export:,} bytes (export_every, keep_exports), and at most "
+            f"warning: {out} may need {whole:,} bytes for {len(steps):,} steps, {free:,} bytes are free: "
+            f"{states} states of {state:,} bytes, {kept} exports of {export:,} bytes (export_every, keep_exports), and at most "
             f"{tokens * TOKEN_BYTES:,} bytes of rollouts a step. A run that stops at a full disk goes on after its "
             "last committed step.",
             file=sys.stderr,

@@ -18,7 +18,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 PRODUCT = ("rised", "stages", "analysis", "slurm", "rubric_discovery")
 MACHINE_PATH = re.compile(r"(?<![\w.:/])/(?:home|root|Users|work|scratch|mnt|data)/[\w.-]+")
-MAX_LINES = 400
+MAX_LINES = 700
 TARGETS = {
     "quickstart": "-m stages.quickstart --experiment quickstart",
     "smoke": "-m stages.quickstart --experiment smoke",
