@@ -58,8 +58,8 @@ def check_space(config: RunConfig, out: Path, parameters: int, next_step: int) -
         print(
             f"warning: {out} may need {whole:,} bytes for {len(steps):,} steps, {free:,} bytes are free: "
             f"{states} states of {state:,} bytes, {kept} exports of {export:,} bytes (export_every, keep_exports), "
-            f"and at most {tokens * TOKEN_BYTES:,} bytes of rollouts a step. A run that stops at a full disk goes on after its "
-            "last committed step.",
+            f"and at most {tokens * TOKEN_BYTES:,} bytes of rollouts a step. A run that stops at a full disk goes on "
+            "after its last committed step.",
             file=sys.stderr,
             flush=True,
         )

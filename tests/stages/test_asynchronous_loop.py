@@ -118,6 +118,7 @@ def test_the_same_seed_twice_gives_the_same_bytes_whoever_is_faster(
         assert reproducible_digest(tmp_path / name) == expected, name
 
 
+@pytest.mark.slow
 def test_more_environment_workers_change_nothing(
     experiment: SmallExperiment, undisturbed: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
@@ -169,6 +170,7 @@ def test_a_finished_run_that_gets_more_updates_goes_on_as_if_it_had_never_ended(
     assert_same_parts(tmp_path, undisturbed[0], *parts)
 
 
+@pytest.mark.slow
 def test_an_engine_with_weights_of_its_own_plays_them_while_the_only_other_model_learns(
     experiment: SmallExperiment, tmp_path: Path
 ) -> None:

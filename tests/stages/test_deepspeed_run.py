@@ -109,6 +109,7 @@ def test_the_players_have_the_learners_weights_after_every_update(run: Path) -> 
     assert max(float((later[name] - earlier[name]).abs().max()) for name in later) > 1e-4  # type: ignore[attr-defined,operator]
 
 
+@pytest.mark.slow
 def test_a_node_that_only_plays_stays_out_of_the_learners_group(
     run: Path, experiment: Experiment, repository: Path, tmp_path: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_node_that_only_plays_stays_out_of_the_learners_group(
     assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)  # type: ignore[attr-defined,operator]
 
 
+@pytest.mark.slow
 def test_a_lagged_run_that_was_stopped_plays_on_with_the_rounded_weights_that_played(
     experiment: Experiment, repository: Path, tmp_path: Path
 ) -> None:
