@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from rised.environments.alfworld import AlfworldSettings, prepare
 from rised.environments.alfworld.environment import Alfworld
-from rised.environments.alfworld.games import _index
+from rised.environments.alfworld.games import _index, errand, split_byte
 from rised.environments.alfworld.grammar import goal_of, load_grammar
 from rised.environments.alfworld.settings import RoomSettings
 from rised.environments.base import EnvironmentFault, Task
@@ -64,12 +65,24 @@ def test_the_number_of_processes_does_not_change_a_panel(train: list[Task], monk
     assert prepare(SETTINGS.model_copy(update={"prepare_workers": 2}), "train", 8, seed=1) == train[:8]
 
 
-def test_splits_cannot_share_a_game_whatever_their_seeds(train: list[Task]) -> None:
-    validation = prepare(SETTINGS, "validation", 12, seed=1)
-    assert all(int(task.content_hash[:2], 16) < 48 for task in validation)
-    assert all(int(task.content_hash[:2], 16) >= 112 for task in train)
-    hashes = [task.content_hash for task in (*train, *validation)]
-    assert len(set(hashes)) == len(hashes)
+def test_splits_cannot_share_an_errand_whatever_their_seeds_and_a_panel_repeats_none(
+    train: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panels = [train, prepare(SETTINGS, "validation", 12, seed=1), prepare(SETTINGS, "sft", 12, seed=1)]
+    shares = [range(112, 256), range(0, 48), range(64, 112)]
+    for panel, share in zip(panels, shares, strict=True):
+        assert all(split_byte(task.payload) in share for task in panel)
+    errands = [errand(task.payload) for panel in panels for task in panel]
+    assert len(set(errands)) == len(errands) == 38
+    draws = iter([(train[0], ()), (train[0], ()), (train[1], {errand(train[0].payload)})])
+
+    def draw(settings: object, split: str, seed: int, index: int, known: Collection[object] = ()) -> Task:
+        drawn, refused = next(draws)
+        assert known == refused
+        return drawn
+
+    monkeypatch.setattr("rised.environments.alfworld.games._draw_task", draw)
+    assert prepare(SETTINGS, "train", 2, seed=1) == train[:2], "the second draw repeats the first, and is drawn again"
     with pytest.raises(EnvironmentFault, match="no generated split 'trian'"):
         prepare(SETTINGS, "trian", 1, seed=1)
 

@@ -67,13 +67,15 @@ def test_equal_seeds_give_equal_tasks_and_equal_experts(train: list[Task]) -> No
     assert [r.observation for r in _replay(train[0], 0.5, 3)] == [r.observation for r in _replay(train[0], 0.5, 3)]
 
 
-def test_train_and_validation_share_no_content_even_under_one_seed(train: list[Task]) -> None:
-    validation = SPEC.prepare(DbbenchSettings(), "validation", 60, 1)
-    hashes = [task.content_hash for task in train + validation]
-    assert len(set(hashes)) == len(hashes)
-    assert {task.split for task in validation} == {"validation"}
-    other_seed = SPEC.prepare(DbbenchSettings(), "train", 60, 7)
-    assert not {task.content_hash for task in other_seed} & {task.content_hash for task in validation}
+def test_a_task_belongs_to_the_split_that_its_content_names_whatever_the_seeds_are(train: list[Task]) -> None:
+    panels = {"train": train, "validation": SPEC.prepare(DbbenchSettings(), "validation", 40, 1)}
+    panels["sft"] = SPEC.prepare(DbbenchSettings(mix=DifficultyMix(rows_min=8, rows_max=24)), "sft", 40, 7)
+    shares = {"validation": range(0, 64), "sft": range(64, 160), "train": range(160, 256)}
+    for split, panel in panels.items():
+        assert {task.split for task in panel} == {split}
+        assert all(int(task.content_hash[:2], 16) in shares[split] for task in panel)
+    assert SPEC.overlap(panels["validation"], train)["tasks"] == 0
+    assert SPEC.overlap(train[:3], train)["schemas"] == 3
 
 
 def test_the_content_hash_decides_the_split(train: list[Task]) -> None:
@@ -118,7 +120,7 @@ def test_careless_readings_of_a_question_do_not_give_its_answer(train: list[Task
 
 
 def test_impossible_requests_are_refused_clearly() -> None:
-    with pytest.raises(EnvironmentFault, match="no split 'test'"):
+    with pytest.raises(EnvironmentFault, match="no generated split 'test'; there are validation, sft, train"):
         SPEC.prepare(DbbenchSettings(), "test", 1, 0)
     with pytest.raises(ValueError, match="rows_max"):
         DifficultyMix(rows_min=20, rows_max=10)
