@@ -14,7 +14,6 @@ from rised.config import ConfigError
 from rised.config.resolved import settings_hash, strict_values
 from rised.environments.base import Task
 from rised.experiment import RunConfig, RunSettings
-from rised.models.engines import ENGINES
 from rised.records.errors import RecordError
 from rised.records.layout import HEADER
 from rised.records.shards import RunReader
@@ -95,6 +94,8 @@ def code_hash() -> str:
 
 def _further_packages(config: RunConfig) -> dict[str, str]:
     """What brings the policy, where it is no folder; what learns and what plays, where it is not torch alone."""
+    from rised.models.engines import ENGINES  # loads torch, which readers of finished runs do without
+
     names = [] if config.model.folder.is_dir() else [config.model.path]
     names += ["deepspeed"] if config.learner.type == "deepspeed" else []
     return {name: version(name) for name in names} | ENGINES[config.engine.type].packages(config.engine)
