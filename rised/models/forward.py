@@ -23,9 +23,14 @@ def hidden_states(model: PreTrainedModel, **inputs: Any) -> torch.Tensor:
     return states
 
 
+def embedding_count(model: PreTrainedModel) -> int:
+    """Rows of the input embeddings: ids below it can be fed. Whole also where the weights are sharded."""
+    return int(model.get_input_embeddings().num_embeddings)  # type: ignore[arg-type]
+
+
 def refuse_foreign_ids(model: PreTrainedModel, highest: int) -> None:
     """ModelError if a token id is beyond the model's embeddings: on a GPU the kernel would fail without a reason."""
-    count = model.get_input_embeddings().num_embeddings
+    count = embedding_count(model)
     if highest >= count:
         raise ModelError(
             f"token id {highest} is beyond the {count} embeddings of {model.name_or_path or type(model).__name__}: the "

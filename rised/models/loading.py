@@ -26,6 +26,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from rised.models.errors import ModelError
+from rised.models.forward import embedding_count
 from rised.models.settings import ModelSettings
 
 log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ def tokenizer_size(tokenizer: PreTrainedTokenizerBase) -> int:
 
 def _compare_sizes(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Refuse ids without an embedding; note embeddings without a token beyond the usual padding of the matrix."""
-    tokens, embeddings = tokenizer_size(tokenizer), model.get_input_embeddings().num_embeddings
+    tokens, embeddings = tokenizer_size(tokenizer), embedding_count(model)
     if tokens > embeddings:
         raise ModelError(
             f"{name}: the tokenizer has token ids up to {tokens - 1}, the model {embeddings} embeddings; "
