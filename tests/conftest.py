@@ -6,9 +6,18 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from small_experiments import SmallExperiment, make_experiment
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+settings.register_profile("any_machine", deadline=None)  # Hypothesis fails an example that takes 200 ms otherwise
+settings.load_profile("any_machine")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The rooms whose tests wait longest come first, so that no worker is left with one of them at the end."""
+    first = (REPOSITORY / "tests" / "slurm", REPOSITORY / "tests" / "stages")
+    items.sort(key=lambda item: next((n for n, room in enumerate(first) if room in item.path.parents), len(first)))
 
 
 @pytest.fixture(scope="session")
