@@ -186,7 +186,7 @@ class ScriptedServer:
     def __init__(self, port: int | None = None, latency_s: float = 0.0) -> None:
         self.port, self.latency_s = port or free_port(), latency_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._client = httpx.Client(trust_env=False, timeout=10)
+        self._client = httpx.Client(trust_env=False, timeout=60)
 
     @property
     def root(self) -> str:

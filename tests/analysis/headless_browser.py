@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
-MOST_S = 60.0
+MOST_S = 240.0
 KEYS = {"ArrowDown": 40, "ArrowUp": 38, "Home": 36, "End": 35, "Enter": 13, "Escape": 27, "Tab": 9}
 
 

@@ -76,7 +76,7 @@ def stage(cluster: OneHostCluster, repository: Path, site: Path, tmp_path: Path)
     """Afterwards no job and no process of it is left."""
     found = Stage(cluster, repository, site, tmp_path)
     yield found
-    deadline = time.monotonic() + 15  # a job ends a moment after its result is there
+    deadline = time.monotonic() + 120  # a job ends a moment after its result is there
     while (left := found.jobs() + found.processes()) and time.monotonic() < deadline:
         time.sleep(0.2)
     for job in found.jobs():

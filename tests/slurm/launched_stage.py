@@ -100,7 +100,7 @@ class Stage:
         counts = self.out.with_name("out.txt.steps")
         return len(counts.read_text().split()) if counts.exists() else 0
 
-    def await_steps(self, least: int, seconds: float = 60) -> None:
+    def await_steps(self, least: int, seconds: float = 180) -> None:
         await_that(lambda: self.steps() >= least, seconds, lambda: self.log.read_text())
 
 
@@ -116,7 +116,7 @@ def ignore_hang_ups() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
-def await_that(ready: Callable[[], bool], seconds: float = 60, why: Callable[[], str] = lambda: "") -> None:
+def await_that(ready: Callable[[], bool], seconds: float = 180, why: Callable[[], str] = lambda: "") -> None:
     """Wait until ``ready`` says so; fails with ``why`` after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not ready():
@@ -124,7 +124,7 @@ def await_that(ready: Callable[[], bool], seconds: float = 60, why: Callable[[],
         time.sleep(0.1)
 
 
-def end(process: subprocess.Popen[bytes], number: signal.Signals, seconds: float = 30) -> int:
+def end(process: subprocess.Popen[bytes], number: signal.Signals, seconds: float = 180) -> int:
     """Send a signal and return the exit code."""
     process.send_signal(number)
     return process.wait(seconds)

@@ -44,7 +44,7 @@ def launch(
 @pytest.mark.parametrize("executor", ["local", "debug"])
 def test_a_stage_runs_and_its_output_is_there(repository: Path, site: Path, tmp_path: Path, executor: str) -> None:
     process = launch(repository, site, tmp_path, executor, "--steps", 3)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=240)
     assert process.returncode == 0, printed
     assert "step 3" in printed
     assert (tmp_path / "out.txt").read_text() == "3 steps\n"
@@ -55,7 +55,7 @@ def test_a_failure_is_told_with_the_stages_last_words(
     repository: Path, site: Path, tmp_path: Path, executor: str
 ) -> None:
     process = launch(repository, site, tmp_path, executor, "--steps", 5, "--fail-at", 2)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=240)
     assert process.returncode == 2
     assert "the third egg is rotten" in printed and "error: count: " in printed
 
@@ -65,7 +65,7 @@ def test_a_stage_that_says_why_it_failed_is_followed_by_no_traceback(
     repository: Path, site: Path, tmp_path: Path, executor: str
 ) -> None:
     process = launch(repository, site, tmp_path, executor, "--steps", "many")
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=240)
     assert process.returncode == 2
     assert "invalid int value: 'many'" in printed and "ended with code 2" in printed
     assert "Traceback" not in printed
@@ -74,13 +74,13 @@ def test_a_stage_that_says_why_it_failed_is_followed_by_no_traceback(
 def test_files_that_cannot_be_used_are_told_in_one_line(repository: Path, site: Path, tmp_path: Path) -> None:
     (tmp_path / "job").write_text("a file, no folder")
     process = launch(repository, site, tmp_path, "local", "--steps", 1)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=240)
     assert (process.returncode, printed) == (2, f"error: File exists: {tmp_path}/job\n")
     (tmp_path / "job").unlink()
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "job.json").write_text('{"job": ')
     process = launch(repository, site, tmp_path, "local", "--steps", 1)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=240)
     assert process.returncode == 2 and printed.startswith(f"error: {tmp_path}/job/job.json is no JSON"), printed
     assert printed.count("\n") == 1
 
@@ -92,8 +92,8 @@ def test_the_end_of_the_local_executor_leaves_no_process(
     process = launch(repository, site, tmp_path, "local", "--steps", 600, prepare=prepare)
     await_that(lambda: (tmp_path / "out.txt.steps").exists())
     process.send_signal(number)
-    assert process.wait(30) == 130
-    await_that(lambda: processes_of(tmp_path) == [], 30)
+    assert process.wait(240) == 130
+    await_that(lambda: processes_of(tmp_path) == [], 180)
 
 
 def processes_of(folder: Path) -> list[int]:
@@ -115,7 +115,7 @@ def test_a_local_job_that_was_killed_is_reported(repository: Path, site: Path, t
     for pid in processes_of(tmp_path):
         if pid != process.pid:
             os.kill(pid, signal.SIGKILL)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=240)
     assert process.returncode == 2
     assert "without a result" in printed
 
@@ -126,15 +126,15 @@ def test_a_local_job_whose_first_process_alone_was_killed_goes_on_and_can_be_end
     process = launch(repository, site, tmp_path, "local", "--steps", 60)
     await_that(lambda: (tmp_path / "out.txt.steps").exists())
     os.kill(job_id(tmp_path), signal.SIGKILL)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=240)
     assert process.returncode == 0, printed
     assert (tmp_path / "out.txt").read_text() == "60 steps\n"
     process = launch(repository, site, tmp_path, "local", "--steps", 600)
     await_that(lambda: len((tmp_path / "out.txt.steps").read_text().split()) > 61)
     os.kill(job_id(tmp_path), signal.SIGKILL)
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-    await_that(lambda: processes_of(tmp_path) == [], 60)
+    assert process.wait(240) == 130
+    await_that(lambda: processes_of(tmp_path) == [], 180)
 
 
 def test_a_local_job_found_again_can_be_cancelled(repository: Path, site: Path, tmp_path: Path) -> None:
@@ -146,8 +146,8 @@ def test_a_local_job_found_again_can_be_cancelled(repository: Path, site: Path, 
     assert second.stdout is not None
     assert "attached to job" in second.stdout.readline()
     second.send_signal(signal.SIGINT)
-    assert second.wait(30) == 130
-    await_that(lambda: processes_of(tmp_path) == [], 30)
+    assert second.wait(240) == 130
+    await_that(lambda: processes_of(tmp_path) == [], 180)
 
 
 def test_another_process_of_the_jobs_number_is_not_taken_for_it(repository: Path, site: Path, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_another_process_of_the_jobs_number_is_not_taken_for_it(repository: Path
     record.write_text(record.read_text().replace(f'"job": "{job}"', f'"job": "{stranger.pid}"'))
     done = int((tmp_path / "out.txt.steps").read_text().split()[-1])
     second = launch(repository, site, tmp_path, "local", "--steps", done + 5)
-    printed, _ = second.communicate(timeout=60)
+    printed, _ = second.communicate(timeout=240)
     assert second.returncode == 0, printed
     assert stranger.poll() is None
     stranger.kill()

@@ -87,5 +87,5 @@ def test_two_runs_share_the_judges_job_and_a_method_without_tags_needs_none(
         asked = ["squeue", "--noheader", "--states=PD,R,CG"]
         return subprocess.run(asked, env=os.environ | cluster.variables, capture_output=True, text=True).stdout
 
-    await_that(lambda: left() == "", 30, left)
+    await_that(lambda: left() == "", 180, left)
     assert not (judged.parent / "services" / "test" / "endpoint.json").exists()

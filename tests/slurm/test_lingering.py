@@ -56,26 +56,26 @@ def server_jobs(stage: Stage) -> list[str]:
 
 def test_the_next_stage_finds_the_server_of_the_one_before_and_the_last_one_ends_it(stage: Stage, judge: Path) -> None:
     first, second = asking(stage, judge, "first", "--lingers"), asking(stage, judge, "second")
-    assert launch(first).wait(120) == 0, first.log.read_text()
+    assert launch(first).wait(240) == 0, first.log.read_text()
     (job,) = server_jobs(stage)
-    assert launch(second).wait(120) == 0, second.log.read_text()
+    assert launch(second).wait(240) == 0, second.log.read_text()
     logs = first.log.read_text() + second.log.read_text()
     assert logs.count("judge_server-test: submitted job") == 1 and f"answers (job {job})" in second.log.read_text()
     assert logs.count("nobody needs it any more") == 1
-    await_that(lambda: server_jobs(stage) == [], 30)
+    await_that(lambda: server_jobs(stage) == [], 180)
 
 
 def test_a_server_that_lingers_in_vain_ends_itself(stage: Stage, judge: Path) -> None:
     only = asking(stage, judge, "only", "--lingers")
-    assert launch(only).wait(120) == 0, only.log.read_text()
+    assert launch(only).wait(240) == 0, only.log.read_text()
     assert len(server_jobs(stage)) == 1
-    await_that(lambda: server_jobs(stage) == [], 60)
+    await_that(lambda: server_jobs(stage) == [], 180)
     assert not (stage.folder / "services" / "test" / "endpoint.json").exists()
 
 
 def test_a_stage_that_fails_takes_its_server_with_it(stage: Stage, judge: Path) -> None:
     failing = asking(stage, judge, "failing", "--lingers")
     launcher = failing.launch("--steps", 3, "--fail-at", 1, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    assert launcher.wait(120) == 2
+    assert launcher.wait(240) == 2
     assert "nobody needs it any more" in failing.log.read_text()
-    await_that(lambda: server_jobs(stage) == [], 30)
+    await_that(lambda: server_jobs(stage) == [], 180)

@@ -98,11 +98,11 @@ def test_ctrl_c_of_snakemake_leaves_no_job(repository: Path, cluster: OneHostClu
         )
         return " ".join(name for name in asked.stdout.split() if name.startswith("smoke-prepare"))
 
-    await_that(lambda: jobs() != "", 60)
+    await_that(lambda: jobs() != "", 180)
     os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert process.returncode != 0
-    await_that(lambda: jobs() == "", 30, jobs)
+    await_that(lambda: jobs() == "", 180, jobs)
 
 
 @pytest.mark.parametrize(("profile", "executor"), [("slurm", "slurm"), ("slurm/local", "local")])
@@ -110,5 +110,5 @@ def test_a_profile_chooses_the_executor_beside_any_config(
     repository: Path, tmp_path: Path, profile: str, executor: str
 ) -> None:
     options = ["-n", "-p", "--profile", profile, "--config", "experiment=smoke", f"results={tmp_path}"]
-    printed, _ = snakemake(repository, options).communicate(timeout=60)
+    printed, _ = snakemake(repository, options).communicate(timeout=240)
     assert printed.decode().count(f"slurm.launch --executor {executor}") == 4

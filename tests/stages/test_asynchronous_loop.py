@@ -311,13 +311,13 @@ def test_episodes_and_update_really_go_on_at_the_same_time(
         step = plans[0].step
         if plans[0].split == "train" and step > 1:
             begun["playing"][step].set()
-            assert begun["learning"][step - 1].wait(60), "the update before was not begun"
+            assert begun["learning"][step - 1].wait(240), "the update before was not begun"
         return collect(self, plans, *arguments, **named)
 
     def met_learn(self: Learner, *arguments: Any) -> Any:
         step = self.updates + 1
         begun["learning"][step].set()
-        assert step == 4 or begun["playing"][step + 1].wait(60), "the next episodes were not begun"
+        assert step == 4 or begun["playing"][step + 1].wait(240), "the next episodes were not begun"
         return learn(self, *arguments)
 
     monkeypatch.setattr(WorkerGroup, "_collect", met_collect)

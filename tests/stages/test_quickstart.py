@@ -56,7 +56,7 @@ def end_with(process: subprocess.Popen[str], number: signal.Signals, log: Path, 
         time.sleep(0.05)
     assert "Task panels" in log.read_text()
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 130
     assert "the same command goes on" in err
     assert started_by(results) == []

@@ -79,7 +79,7 @@ class Stage:
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=120)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def stage(repository: Path) -> Iterator[Callable[..., Stage]]:
         if one.process.poll() is None:
             one.process.send_signal(signal.SIGUSR2)
             try:
-                one.process.wait(timeout=20)
+                one.process.wait(timeout=120)
             except subprocess.TimeoutExpired:
                 one.process.kill()
                 one.process.wait()
@@ -195,7 +195,7 @@ def test_a_server_that_ends_before_it_is_ready_ends_the_stage_with_its_last_word
     doomed = tmp_path / "doomed"
     doomed.touch()
     one = stage(judge_file(tmp_path, "--doomed", str(doomed), replicas=2))
-    assert one.process.wait(timeout=20) == 1
+    assert one.process.wait(timeout=120) == 1
     said = one.log.read_text()
     assert "ended before it was ready" in said and "CUDA out of memory: this server is doomed" in said
     assert not one.endpoint.exists() and "Traceback" not in said
@@ -205,7 +205,7 @@ def test_a_server_that_is_never_ready_ends_the_stage(stage: Callable[..., Stage]
     unready = tmp_path / "unready"
     unready.touch()
     one = stage(judge_file(tmp_path, "--unready", str(unready), start_timeout_s=1.5))
-    assert one.process.wait(timeout=20) == 1
+    assert one.process.wait(timeout=120) == 1
     said = one.log.read_text()
     assert "not ready after 1.5 s" in said and "listening at" in said, "the end of the server's log"
 
@@ -216,7 +216,7 @@ def test_restarts_are_bounded(stage: Callable[..., Stage], tmp_path: Path) -> No
     (url,) = one.await_urls(1)
     doomed.touch()
     os.kill(state(url)["pid"], signal.SIGKILL)
-    assert one.process.wait(timeout=20) == 1
+    assert one.process.wait(timeout=120) == 1
     assert "stays out after 1 restarts" in one.log.read_text() and not one.endpoint.exists()
 
 
