@@ -85,7 +85,14 @@ def at_the_cluster(cluster: OneHostCluster, repository: Path, monkeypatch: pytes
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.parametrize("event", ["requeue", "usr2", "preempt"])
+@pytest.mark.parametrize(
+    "event",
+    [
+        pytest.param("requeue", marks=pytest.mark.slow),  # the run of two nodes is requeued in any case
+        "usr2",
+        pytest.param("preempt", marks=pytest.mark.slow),  # test_events preempts a job that counts
+    ],
+)
 def test_an_interrupted_run_ends_in_the_same_bytes(
     tiny_experiment, at_the_cluster: None, undisturbed: dict[str, str], tmp_path: Path, event: str
 ) -> None:
