@@ -26,15 +26,38 @@ stages:
   evaluate: {time_min: 10, cpus_per_task: 2, memory_gb: 3}
   train: {time_min: 10, cpus_per_task: 2, memory_gb: 3}
 """
+EXPERIMENT = """\
+extends: [{repository}/configs/environments/dbbench.yaml]
+experiment: small
+environments:
+  dbbench: {{train_tasks: 12, validation_tasks: 6}}
+methods: [grpo_64, rised]
+seeds: [0]
+method_scale: {{candidate_groups: 3, selected_groups: 2}}
+block_style: compact
+model: {{path: {policy}}}
+rollout:
+  temperature: 1.0
+  max_new_tokens_per_turn: 12
+  max_turns: {{dbbench: 2}}
+  max_episode_tokens: 400
+  environment_workers: 1
+rollouts_per_group: 4
+learner: {{learning_rate: 1.0e-3, threads: 1, gradient_share_every: 0}}
+updates: 2
+validation: {{every: 2}}
+analysis: {{tables: [table2, learning], figures: [figure2]}}
+"""
+SNAKEFILE = Path(__file__).resolve().parents[2] / "Snakefile"
 RUNS = ("grpo_64/seed-0", "rised/seed-0")
 MOST_S = 600
 
 
-def snakemake(repository: Path, arguments: Sequence[str], **variables: str) -> subprocess.Popen[bytes]:
+def snakemake(folder: Path, arguments: Sequence[str], **variables: str) -> subprocess.Popen[bytes]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     return subprocess.Popen(
-        [sys.executable, "-m", "snakemake", *arguments],
-        cwd=repository,
+        [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE), *arguments],
+        cwd=folder,
         env=environment | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -44,49 +67,60 @@ def snakemake(repository: Path, arguments: Sequence[str], **variables: str) -> s
 
 
 @pytest.fixture(scope="module")
-def direct(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results of the smoke experiment without a launcher."""
-    results = tmp_path_factory.mktemp("direct")
-    options = ["--cores", "2", "--nolock", "tables", "--config", "experiment=smoke", f"results={results}"]
-    process = snakemake(repository, options)
+def folder(repository: Path, tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working directory with an experiment of its own; all else is the checkout's."""
+    folder = tmp_path_factory.mktemp("dag")
+    experiments = folder / "configs" / "experiments"
+    experiments.mkdir(parents=True)
+    (experiments / "small.yaml").write_text(EXPERIMENT.format(repository=repository, policy=tiny_policy))
+    (folder / "slurm").symlink_to(repository / "slurm")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def direct(folder: Path) -> Path:
+    """Results of the experiment without a launcher."""
+    results = folder / "direct"
+    options = ["--cores", "2", "--nolock", "tables", "--config", "experiment=small", f"results={results}"]
+    process = snakemake(folder, options)
     printed, _ = process.communicate(timeout=MOST_S)
     assert process.returncode == 0, printed.decode()[-3000:]
-    return results / "smoke"
+    return results / "small"
 
 
 def test_the_dag_runs_as_jobs_and_survives_the_kill_of_snakemake(
-    repository: Path, cluster: OneHostCluster, direct: Path, tmp_path: Path
+    folder: Path, cluster: OneHostCluster, direct: Path, tmp_path: Path
 ) -> None:
     site = tmp_path / "site.yaml"
     site.write_text(SITE)
     results = tmp_path / "my results"
     options = ["--profile", "slurm", "--nolock", "tables"]
-    options += ["--config", "experiment=smoke", f"results={results}", f"site={site}"]
-    first = snakemake(repository, options, **cluster.variables)
-    manifest = results / "smoke" / RUNS[0] / "manifests" / "step-000001.json"
+    options += ["--config", "experiment=small", f"results={results}", f"site={site}"]
+    first = snakemake(folder, options, **cluster.variables)
+    manifest = results / "small" / RUNS[0] / "manifests" / "step-000001.json"
     await_that(manifest.exists, MOST_S, lambda: "no first step")
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
-    second = snakemake(repository, options, **cluster.variables)
+    second = snakemake(folder, options, **cluster.variables)
     printed, _ = second.communicate(timeout=MOST_S)
     assert second.returncode == 0, printed.decode()[-3000:]
     for run in RUNS:
-        assert reproducible_digest(results / "smoke" / run) == reproducible_digest(direct / run)
+        assert reproducible_digest(results / "small" / run) == reproducible_digest(direct / run)
     for name in ("table2.csv", "learning.csv"):
-        ours, theirs = (folder / "analysis" / "tables" / name for folder in (results / "smoke", direct))
+        ours, theirs = (folder / "analysis" / "tables" / name for folder in (results / "small", direct))
         assert ours.read_text() == theirs.read_text()
-    status = {stage.name: stage for stage in read_status(results / "smoke")}
+    status = {stage.name: stage for stage in read_status(results / "small")}
     assert {stage.state for stage in status.values()} == {"done"}
     assert status["train-rised-seed-0"].step == "2/2"
     assert all(status[name].starts == 1 for name in ("train-rised-seed-0", "train-grpo_64-seed-0"))
 
 
-def test_ctrl_c_of_snakemake_leaves_no_job(repository: Path, cluster: OneHostCluster, tmp_path: Path) -> None:
+def test_ctrl_c_of_snakemake_leaves_no_job(folder: Path, cluster: OneHostCluster, tmp_path: Path) -> None:
     site = tmp_path / "site.yaml"
     site.write_text(SITE)
     options = ["--profile", "slurm", "--nolock", "data"]
-    options += ["--config", "experiment=smoke", f"results={tmp_path}/results", f"site={site}"]
-    process = snakemake(repository, options, **cluster.variables)
+    options += ["--config", "experiment=small", f"results={tmp_path}/results", f"site={site}"]
+    process = snakemake(folder, options, **cluster.variables)
 
     def jobs() -> str:
         asked = subprocess.run(
@@ -96,7 +130,7 @@ def test_ctrl_c_of_snakemake_leaves_no_job(repository: Path, cluster: OneHostClu
             text=True,
             check=True,
         )
-        return " ".join(name for name in asked.stdout.split() if name.startswith("smoke-prepare"))
+        return " ".join(name for name in asked.stdout.split() if name.startswith("small-prepare"))
 
     await_that(lambda: jobs() != "", 180)
     os.killpg(process.pid, signal.SIGINT)

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
+
+from stage_commands import StageProcess
 
 from rised.records.digest import reproducible_digest
 from stages import attempts
 from stages.attempts import STOPPED, Attempts, read_attempts
 
 
-def start(tiny_experiment, repository: Path, out: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "stages.train", "--config", str(tiny_experiment.config), "--method", "rised"]
-    command += ["--seed", "0", "--tasks", str(tiny_experiment.tasks), "--warm-start", str(tiny_experiment.warm_start)]
-    return subprocess.Popen(
-        [*command, "--out", str(out)],
-        cwd=repository,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+def start(tiny_experiment, repository: Path, out: Path) -> StageProcess:
+    words = ["--config", tiny_experiment.config, "--method", "rised", "--seed", "0", "--tasks", tiny_experiment.tasks]
+    return StageProcess("train", [*words, "--warm-start", tiny_experiment.warm_start, "--out", out], repository)
 
 
-def await_file(path: Path, process: subprocess.Popen[bytes]) -> None:
+def await_file(path: Path, process: StageProcess) -> None:
     deadline = time.monotonic() + 120
     while not path.exists():
         assert process.poll() is None and time.monotonic() < deadline
@@ -41,7 +33,7 @@ def test_usr2_ends_after_the_step_and_nothing_is_repeated(tiny_experiment, repos
     await_file(run / attempts.FILE, process)
     process.send_signal(signal.SIGUSR2)
     assert process.wait(120) == STOPPED
-    assert b"stopped after step 1 as asked" in process.communicate()[0]
+    assert "stopped after step 1 as asked" in process.output()
     assert start(tiny_experiment, repository, run).wait(120) == 0
     assert reproducible_digest(run) == reproducible_digest(whole)
     assert read_attempts(run) == Attempts(starts=2, repeated_steps=0)
@@ -51,8 +43,8 @@ def test_a_kill_in_a_step_counts_as_one_repeated(tiny_experiment, repository: Pa
     run = tmp_path / "run"
     process = start(tiny_experiment, repository, run)
     await_file(run / attempts.FILE, process)
-    process.kill()
-    process.wait()
+    process.send_signal(signal.SIGKILL)
+    assert process.wait(120) == -signal.SIGKILL
     assert start(tiny_experiment, repository, run).wait(120) == 0
     assert read_attempts(run) == Attempts(starts=2, repeated_steps=1)
 

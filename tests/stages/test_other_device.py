@@ -16,6 +16,7 @@ from stage_commands import SingleSource, in_subprocess
 
 from rised.records.shards import RunReader
 
+pytestmark = pytest.mark.slow  # each run imports torch and loads the policy anew; test_devices tests the choice
 RATE = "learner.learning_rate=1e-4"
 """So small that rounding does not grow into other episodes."""
 SECONDS_OR_ROUNDING = ("time", "save", "sampler")
@@ -64,7 +65,6 @@ def metrics(run: RunReader) -> dict[tuple[int, str], float]:
                 "learner.logits_chunk_tokens=64",
             ),
             id="packed rows, logits by chunks, shares of the gradient",
-            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -82,13 +82,11 @@ def test_a_run_with_a_resume_is_the_cpus(trained_on: Callable[..., RunReader], a
             assert measured[key] == pytest.approx(value, rel=1e-3, abs=1e-5), key
 
 
-@pytest.mark.slow
 def test_players_in_bfloat16_that_play_ahead_agree_with_the_learner(trained_on: Callable[..., RunReader]) -> None:
     found = metrics(trained_on(NAME, "rised", "model.rollout_dtype=bfloat16", "pipeline.lag=2", RATE))
     assert 1e-4 < found[1, "sampler_difference_mean"] < 0.1
 
 
-@pytest.mark.slow
 def test_the_gradient_signal_is_the_cpus(on: Callable[..., None], single_source: SingleSource, tmp_path: Path) -> None:
     signals = []
     for where in ("cpu", NAME):

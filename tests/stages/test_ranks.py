@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from small_experiments import assert_every_update_changed_the_weights
+from stage_commands import StageProcess
 
 from rised.config import ConfigError
 from rised.records.digest import reproducible_digest
@@ -30,28 +28,18 @@ class Job:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        command = [sys.executable, "-m", "stages.train", "--config", str(experiment.config), "--method", "rised"]
-        command += ["--seed", "0", "--tasks", str(experiment.tasks), "--warm-start"]
-        command += [str(experiment.warm_start), "--out", str(out), *extra]
+        words = ["--config", experiment.config, "--method", "rised", "--seed", "0", "--tasks", experiment.tasks]
+        words += ["--warm-start", experiment.warm_start, "--out", out, *extra]
         self.processes = []
         for rank in range(size):
             variables = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": per_node, "LOCAL_RANK": rank % per_node}
             variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
-            self.processes.append(
-                subprocess.Popen(
-                    command,
-                    cwd=repository,
-                    env=os.environ | {name: str(value) for name, value in variables.items()},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                )
-            )
+            self.processes.append(StageProcess("train", words, repository, **variables))
 
     def end(self, most_s: float = MOST_S) -> list[int]:
         """Exit codes, in rank order."""
-        self.outputs = [process.communicate(timeout=most_s)[0] for process in self.processes]
-        codes = [process.returncode for process in self.processes]
+        codes = [process.wait(most_s) for process in self.processes]
+        self.outputs = [process.output() for process in self.processes]
         if set(codes) - {0, STOPPED}:
             print("\n".join(self.outputs))
         return codes
