@@ -136,6 +136,7 @@ class Plan:
                 snakemake.cli.main(["--nocolor", *arguments])
             except SystemExit as exit_:
                 code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+                print(exit_.code if isinstance(exit_.code, str) else "", file=sys.stderr)
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()

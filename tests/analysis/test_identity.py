@@ -18,6 +18,7 @@ from analysis import AnalysisError
 from analysis.frames import Frames
 from analysis.runs import find_experiment
 from rised.records.commit import RunDirectory
+from rised.records.files import sha256_of
 from rised.records.schemas import schema_of, to_table
 
 TASKS = {"webshop": {"t0": "10", "t1": "01"}}
@@ -31,7 +32,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def rewrite(run: Path, kind: str, change: Callable[[pa.Table], pa.Table], step: int = 1) -> Path:
-    """Change a committed shard behind the manifest's back, which keeps its size right."""
+    """Change a committed shard behind the manifest's back, which keeps its size and hash right."""
     (path,) = (run / kind).glob(f"*{step:06d}/*.parquet")
     table = change(pq.read_table(path))
     pq.write_table(table.cast(schema_of("rollouts")), path)
@@ -39,7 +40,7 @@ def rewrite(run: Path, kind: str, change: Callable[[pa.Table], pa.Table], step: 
     document = json.loads(manifest.read_text())
     for shard in document["shards"]:
         if shard["path"] == str(path.relative_to(run)):
-            shard["byte_count"] = path.stat().st_size
+            shard |= {"byte_count": path.stat().st_size, "sha256": sha256_of(path)}
     manifest.write_text(json.dumps(document))
     return path
 

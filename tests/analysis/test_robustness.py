@@ -140,7 +140,7 @@ def test_every_table_is_sound_latex_and_markdown(module: ModuleType, ablation_fr
 @pytest.mark.parametrize("module", [*TABLES, *FIGURES], ids=names([*TABLES, *FIGURES]))
 def test_an_unfinished_run_is_named_in_everything_that_reads_it(module: ModuleType, frames: Frames) -> None:
     """The fixture's unfinished run is Round-robin Variance seed 1; some products never read that method."""
-    silent = {"table3", "table4", "table5", "table6", "figure4", "figure7", "figure8", "orsd_figure3"}
+    silent = {"table3", "table4", "table5", "table6", "figure4", "figure7", "figure8", "orsd_figure3", "orsd_table4"}
     built = module.build(frames)
     notes = list(built.notes) if isinstance(built, BuiltFigure) else [n for t in built for n in t.printed.notes]
     if module.__name__.rsplit(".", 1)[-1] not in silent:

@@ -184,6 +184,7 @@ def test_the_analysis_imports_only_records_vocabulary_and_profiles_of_the_librar
     allowed = (
         "rised.records",
         "rised.statistics",
+        "rised.config.paths",
         "rised.rubrics.base",
         "rised.rubrics.profiles",
         "rised.rubrics.vocabulary",

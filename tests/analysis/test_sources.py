@@ -50,7 +50,7 @@ def test_the_list_names_the_records_that_were_read_and_the_published_numbers(res
     metrics = run.metrics().num_rows + other.metrics().num_rows
     assert found["table2"].records["metrics"] == metrics
     assert found["table6"].published == ["rised_table6_rollout_config"] and "metrics" not in found["table6"].records
-    assert (found["figure4"].experiment, found["figure4"].runs) == ("grid", 2)
+    assert (found["figure4"].experiment, found["figure4"].runs) == ("synthetic_grid", 2)
     assert found["figure4"].files == ["figure4.png", "figure4.pdf", "figure4.csv"]
 
 
@@ -71,7 +71,9 @@ def test_the_index_has_a_row_for_all_that_the_papers_print_and_links_that_lead_s
     assert {("ORSD", f"{kind} {i}") for kind, i in (("Table", 1), ("Table", 2), ("Figure", 2), ("Figure", 3))} <= set(
         places
     )
-    assert places["RISED", "Table 2"]["experiment"] == "grid" and places["RISED", "Table 7"]["experiment"] == ""
+    assert (
+        places["RISED", "Table 2"]["experiment"] == "synthetic_grid" and places["RISED", "Table 7"]["experiment"] == ""
+    )
     links = re.findall(r'href="([^"]+)"', page.read_text(encoding="utf-8"))
     assert len(links) > 10 and all((results / link).is_file() for link in links)
     assert "made from none of these experiments" in page.read_text(encoding="utf-8")

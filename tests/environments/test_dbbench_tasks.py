@@ -84,7 +84,8 @@ def test_the_content_hash_decides_the_split(train: list[Task]) -> None:
     for task in train + validation:
         assert task.content_hash == content_hash(Record.model_validate(task.payload))
         assert (int(task.content_hash[:2], 16) < 64) == (task.split == "validation")
-    assert (split_of("3f" + "0" * 62), split_of("40" + "0" * 62)) == ("validation", "train")
+    bounds = {"3f": "validation", "40": "sft", "9f": "sft", "a0": "train", "ff": "train"}
+    assert {first: split_of(first + "0" * 62) for first in bounds} == bounds
 
 
 def test_generated_records_say_that_they_are_synthetic_and_survive_json(train: list[Task]) -> None:

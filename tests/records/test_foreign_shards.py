@@ -15,6 +15,7 @@ from record_examples import write_step
 from rised.records.commit import RunDirectory
 from rised.records.compaction import compact
 from rised.records.errors import RecordError
+from rised.records.files import sha256_of
 from rised.records.shards import RunReader, read_shard
 
 
@@ -43,7 +44,7 @@ def spoil(run: Path, value: float) -> Path:
     document = json.loads(manifest.read_text())
     for shard in document["shards"]:
         if shard["path"] == str(path.relative_to(run)):
-            shard["byte_count"] = path.stat().st_size
+            shard |= {"byte_count": path.stat().st_size, "sha256": sha256_of(path)}
     manifest.write_text(json.dumps(document))
     return path
 

@@ -50,7 +50,7 @@ def test_a_short_transcript_is_shown_whole_one_json_object_a_line(make_rollout: 
     assert not shown.shortened
     assert entries(shown.text) == [
         {"turn": 0, "observation": "a\nb", "reply": "look"},
-        {"turn": 1, "observation": "c", "reply": "take ?"},
+        {"turn": 1, "observation": "c", "reply": "take \ufffd"},
         {"episode_ended_by": "environment_done"},
     ]
 

@@ -16,7 +16,7 @@ from scripted_judge_server import command
 SITE = """\
 poll_s: 0.5
 lost_after_s: 3
-service_linger_s: 6
+service_linger_s: 20
 stages:
   count: {time_min: 5, cpus_per_task: 1, memory_gb: 0.2}
   judge_server: {time_min: 5, cpus_per_task: 1, memory_gb: 0.5}

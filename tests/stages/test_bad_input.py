@@ -255,7 +255,7 @@ def test_without_a_checkout_one_line_says_where_to_run(
 def test_a_cache_that_was_removed_is_written_again_or_named_where_it_cannot_be(
     tiny_experiment, command: Command, repository: Path, tmp_path: Path
 ) -> None:
-    settings = f"product_count: 20, train_range: [0, 2], validation_range: [2, 4], cache_dir: '{tmp_path}/cache'"
+    settings = f"product_count: 40, cache_dir: '{tmp_path}/cache'"
     webshop = f"webshop: {{train_tasks: 2, validation_tasks: 1, settings: {{{settings}}}}}"
     config = variant(tiny_experiment, tmp_path, f"environments: {{{webshop}}}\nrollout: {{max_episode_tokens: 4000}}")
     tasks = tmp_path / "tasks.parquet"

@@ -83,7 +83,7 @@ class Kind:
 def one_by_one(monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
     monkeypatch.chdir(repository)
     kinds = {**rised.models.engines.ENGINES, "vllm": Kind()}
-    for place in ("rised.models.engines", "stages.policy", "stages.provenance"):
+    for place in ("rised.models.engines", "stages.policy"):
         monkeypatch.setattr(f"{place}.ENGINES", kinds)
 
 
