@@ -21,9 +21,9 @@ from rised.learner import state
 from rised.learner.errors import LearnerError
 from rised.learner.measures import Tally
 from rised.learner.passes import NOTHING, Scorer, scored, scored_without_gradient, token_scorer
-from rised.learner.plan import Plan, as_tensor, make_plan, term_losses, warn_of_nonfinite, weigh
 from rised.learner.ranks import ALONE, LearnerRanks
 from rised.learner.settings import LearnerSettings
+from rised.learner.term_plan import Plan, as_tensor, make_plan, term_losses, warn_of_nonfinite, weigh
 from rised.learner.types import LossTerm, Need, Timings, TrainingSequence, UpdateReport
 from rised.models.devices import own_device
 from rised.models.packing import check_packing

@@ -28,9 +28,9 @@ from rised.learner.errors import LearnerError
 from rised.learner.footprint import reduction_bucket
 from rised.learner.learner import Learner
 from rised.learner.passes import token_scorer
-from rised.learner.plan import Plan, term_losses
 from rised.learner.ranks import process_backend
 from rised.learner.settings import DeepSpeedLearnerSettings
+from rised.learner.term_plan import Plan, term_losses
 from rised.learner.types import LossTerm, TrainingSequence
 from rised.models.devices import own_device
 

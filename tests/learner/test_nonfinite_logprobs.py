@@ -13,9 +13,9 @@ import torch
 from learner_examples import gradients, learner, measures, piece_loss, sequences, terms, tiny_model, weights
 
 from rised.learner.gradients import layer_parameters, term_gradient
-from rised.learner.plan import Plan, make_plan, term_losses, weigh
 from rised.learner.ranks import ALONE
 from rised.learner.settings import LearnerSettings
+from rised.learner.term_plan import Plan, make_plan, term_losses, weigh
 from rised.learner.types import LossTerm, Need, Reduction, TrainingSequence
 from rised.methods.kl import KLEstimator, kl_token_loss
 
