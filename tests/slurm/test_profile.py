@@ -44,8 +44,8 @@ rollout:
   environment_workers: 1
 rollouts_per_group: 4
 learner: {{learning_rate: 1.0e-3, threads: 1, gradient_share_every: 0}}
-updates: 2
-validation: {{every: 2}}
+updates: 80  # enough for the runs to outlast the restart of Snakemake
+validation: {{every: 80}}
 analysis: {{tables: [table2, learning], figures: [figure2]}}
 """
 SNAKEFILE = Path(__file__).resolve().parents[2] / "Snakefile"
@@ -111,8 +111,8 @@ def test_the_dag_runs_as_jobs_and_survives_the_kill_of_snakemake(
         assert ours.read_text() == theirs.read_text()
     status = {stage.name: stage for stage in read_status(results / "small")}
     assert {stage.state for stage in status.values()} == {"done"}
-    assert status["train-rised-seed-0"].step == "2/2"
-    assert all(status[name].starts == 1 for name in ("train-rised-seed-0", "train-grpo_64-seed-0"))
+    assert status["train-rised-seed-0"].step == "80/80"
+    assert [status[name].starts for name in ("train-rised-seed-0", "train-grpo_64-seed-0")] == [1, 1]
 
 
 def test_ctrl_c_of_snakemake_leaves_no_job(folder: Path, cluster: OneHostCluster, tmp_path: Path) -> None:
