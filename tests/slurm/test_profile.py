@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from launched_stage import await_that, heed_interrupts
+from small_experiments import TINY
 
 from rised.records.digest import reproducible_digest
 from slurm.one_host import OneHostCluster
@@ -27,26 +28,13 @@ stages:
   train: {time_min: 10, cpus_per_task: 2, memory_gb: 3}
 """
 EXPERIMENT = """\
-extends: [{repository}/configs/environments/dbbench.yaml]
+extends: [tiny.yaml]
 experiment: small
-environments:
-  dbbench: {{train_tasks: 12, validation_tasks: 6}}
-methods: [grpo_64, rised]
 seeds: [0]
-method_scale: {{candidate_groups: 3, selected_groups: 2}}
-block_style: compact
-model: {{path: {policy}}}
-rollout:
-  temperature: 1.0
-  max_new_tokens_per_turn: 12
-  max_turns: {{dbbench: 2}}
-  max_episode_tokens: 400
-  environment_workers: 1
-rollouts_per_group: 4
-learner: {{learning_rate: 1.0e-3, threads: 1, gradient_share_every: 0}}
+learner: {gradient_share_every: 0}
 updates: 80  # enough for the runs to outlast the restart of Snakemake
-validation: {{every: 80}}
-analysis: {{tables: [table2, learning], figures: [figure2]}}
+validation: {every: 80}
+analysis: {tables: [table2, learning], figures: [figure2]}
 """
 SNAKEFILE = Path(__file__).resolve().parents[2] / "Snakefile"
 RUNS = ("grpo_64/seed-0", "rised/seed-0")
@@ -72,7 +60,8 @@ def folder(repository: Path, tiny_policy: Path, tmp_path_factory: pytest.TempPat
     folder = tmp_path_factory.mktemp("dag")
     experiments = folder / "configs" / "experiments"
     experiments.mkdir(parents=True)
-    (experiments / "small.yaml").write_text(EXPERIMENT.format(repository=repository, policy=tiny_policy))
+    (experiments / "tiny.yaml").write_text(TINY.format(repository=repository, policy=tiny_policy))
+    (experiments / "small.yaml").write_text(EXPERIMENT)
     (folder / "slurm").symlink_to(repository / "slurm")
     return folder
 
